@@ -52,12 +52,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that the benchmarks of training and decoding share: the vocabulary and the text."""
-    parser.add_argument("--vocab_size", type=int, help="entries of the vocabulary; default: as many as the size has")
+    parser.add_argument("--vocab_size", type=int, help="entries of the vocabulary; default: those of the model size")
     parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
 
 
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
-    """Return the arguments, and set the number of PyTorch's threads. With --quick, `quick` holds the defaults."""
+    """Return the arguments, and set the number of PyTorch's threads. `quick` holds the defaults under --quick."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
     parser.add_argument("--quick", action="store_true", help=f"answer in five minutes on two cores, with {settings}")
     if parser.parse_args(argv).quick:
@@ -71,7 +71,8 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
     """Return the config of a size.
 
-    If `vocab_size` is given, the model has as many entries even if the text fills fewer: unused entries cost time too.
+    If `vocab_size` is given, the vocabulary has this number of entries, even if the text fills fewer of them. Unused
+    entries cost time too.
     """
     return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
 
@@ -84,16 +85,16 @@ def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[
     return list(islice(zip(*sides, strict=True), count))
 
 
-# The twin
+# The MarianMTModel of equal size
 
 
 def build_marian(config: VaswaniConfig) -> MarianMTModel:
-    """Return a MarianMTModel of the sizes of `config`, with random weights.
+    """Return a MarianMTModel with the sizes in `config`, and random weights.
 
-    `copy_weights` then makes it compute the same as one of our models.
+    After `copy_weights`, the MarianMTModel computes the same as our model.
 
     Raises:
-        ValueError: if Marian has no such model.
+        ValueError: if Marian has no model that corresponds to `config`.
     """
     marian = MarianMTModel(build_marian_config(config))
     for module in marian.modules():
@@ -125,11 +126,11 @@ class MarianWithLoss(nn.Module):
 
 
 def num_trained(model: nn.Module) -> int:
-    """Return the number of parameters that are trained. Marian's table of positions is not."""
+    """Return the number of parameters that are trained. Marian's table of positions is not trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-# The measuring
+# Measurements
 
 
 def time_interleaved(
@@ -137,8 +138,8 @@ def time_interleaved(
 ) -> dict[str, list[float]]:
     """Return the seconds that each system takes for all `batches`, one number per repeat.
 
-    The systems take turns: each batch is given to all systems, and another system begins each time. So other work of
-    the machine slows all of them equally.
+    The systems take turns: each batch is given to all systems, and another system begins each time. So other work on
+    the machine slows all systems equally.
     """
     now = CLOCKS[clock]
     names = list(systems)
@@ -179,7 +180,7 @@ def measure_in_child(work: Callable[..., float], *args) -> float:
 
 @contextlib.contextmanager
 def open_child() -> Iterator[Callable]:
-    """Yield a function `call(work, *args)` that runs `work(*args)` in a fresh process, the same one for all calls."""
+    """Yield a function `call(work, *args)` that runs `work(*args)` in a fresh process. All calls share this process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         yield lambda work, *args: pool.submit(work, *args).result()
@@ -203,7 +204,7 @@ def _kibibytes(status: Path, name: str) -> int:
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what a speed depends on besides our code: date, versions, processor and threads."""
+    """Return what a measured speed depends on besides our code: date, versions, processor and threads."""
     packages = ("torch", "transformers", "tokenizers", "vaswani-transformer")
     cpuinfo = Path("/proc/cpuinfo")
     name = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None

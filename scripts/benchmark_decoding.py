@@ -1,21 +1,22 @@
-"""Compare speed and memory of beam search with transformers' MarianMTModel and CTranslate2, with the same weights.
+"""Compare our beam search with those of transformers' MarianMTModel and CTranslate2: speed and memory, same weights.
 
     python scripts/benchmark_decoding.py --quick
     python scripts/benchmark_decoding.py --sizes small base --source test.en
     python scripts/benchmark_decoding.py --model runs/multi30k --source test.en
 
-Our search follows section 6.1: it has the penalty of Wu et al., an exact end, and a limit for each sentence. The
-system "vaswani_transformer" keeps an engine, as `vaswani translate` does. The system "raw generate()" keeps nothing
-between calls. CTranslate2 reads what `vaswani export` writes. It is left out where it is not installed.
+Our search follows section 6.1: it has the length penalty of Wu et al., ends only when no better translation is
+possible, and limits the length of each sentence separately. The system "vaswani_transformer" keeps an engine between
+calls of `generate()`, as `vaswani translate` does. The system "raw generate()" keeps no engine. CTranslate2 reads the
+folder that `vaswani export` writes. It is left out where it is not installed.
 
 Models of --sizes are untrained. They do not end their sentences, so they are forced to write --forced_length tokens.
-All systems should then find the same translations. The column "same as ours" counts the translations that are the same.
+All systems should then find the same translations. The column "same as ours" counts the translations of a system that
+equal those of the system "vaswani_transformer".
 
 The systems take turns. In a turn, a system translates all batches in the order of the file. Each system runs in a
-separate process, so that its memory can be measured. Its threads, which poll for work after a turn, then take no time
-from other systems. Memory is how far the resident memory of the process grows, at its peak, while the model is loaded
-and translates for the first time. --quick answers in five minutes on two cores: it translates few sentences with a
-small model, in batches of 1 and 16.
+separate process, so that its memory can be measured. Memory is how far the resident memory of the process grows, at its
+peak, while the model is loaded and translates for the first time. --quick answers in five minutes on two cores: it
+translates few sentences with a small model, in batches of 1 and 16.
 """
 
 import argparse
@@ -62,11 +63,11 @@ from vaswani_transformer.memory import tune_memory
 Batch = list[list[int]]  # token ids of each sentence, </s> included
 
 QUICK = {"sentences": 16, "batch_sizes": [1, 16], "repeats": 3}
-PAUSE = 0.3  # seconds between two turns, because OpenMP's threads poll for work for up to 0.2 seconds
+PAUSE = 0.3  # seconds between two turns; the OpenMP threads of a system poll for work up to 0.2 seconds after its turn
 CTRANSLATE2, CTRANSLATE2_INT8 = "CTranslate2", "CTranslate2 int8"
 PEERS = (MARIAN, CTRANSLATE2, CTRANSLATE2_INT8)
 LENGTH_OFFSET = 50
-# Our systems, with the `dtype` of the engine that is kept between calls of `generate()`, or None if none is kept.
+# Our systems, with the `dtype` of the engine that is kept between calls of `generate()`, or None without an engine.
 ENGINES = {OURS: "float32", f"{OURS}, raw generate()": None}
 
 
@@ -82,7 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help=text)
     parser.add_argument("--num_beams", type=int, default=4, help="beams of each sentence; default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
-    parser.add_argument("--forced_length", type=int, default=32, help="see above, in tokens; default: %(default)s")
+    parser.add_argument("--forced_length", type=int, default=32, help="tokens to write (--sizes); default: %(default)s")
     return parser
 
 
@@ -95,17 +96,17 @@ class GenerateSystem:
 
     Args:
         load: returns the model.
-        engine: the `dtype` of the engine to keep, or None to keep none.
-        limits: the arguments of the program. A `forced_length` of None lets translations end with </s>.
+        engine: the `dtype` of the engine to keep between calls, or None for no engine.
+        limits: the arguments of the program. If `forced_length` is None, translations end with </s>.
     """
 
     def __init__(self, load: Callable[[], PreTrainedModel], engine: str | None, limits: argparse.Namespace):
         torch.set_num_threads(limits.threads)
         self.model, self.forced_length = load().eval(), limits.forced_length
         names = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-        special = {name: getattr(self.model.config, name) for name in names}
+        special_ids = {name: getattr(self.model.config, name) for name in names}
         self.model.generation_config = GenerationConfig(
-            num_beams=limits.num_beams, length_penalty=limits.length_penalty, **special
+            num_beams=limits.num_beams, length_penalty=limits.length_penalty, **special_ids
         )
         self.is_ours = isinstance(self.model, VaswaniForConditionalGeneration)
         self.options: dict = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET} if self.is_ours else {}
@@ -165,10 +166,10 @@ def build_systems(
     folder: Path,
     limits: argparse.Namespace,
 ) -> dict[str, Callable]:
-    """Write one model into `folder` in the form of each system.
+    """Write one model into `folder`, in the format of each system.
 
     Returns:
-        for each name, a function that builds the system; each process calls one of them.
+        for each name of a system, a function that builds it. Call each function in a separate process.
     """
     marian = build_marian(model.config).eval()
     copy_weights(model, marian)
@@ -200,10 +201,10 @@ STARTED: list = []  # the system of this process, and the inputs of its batches
 def start(build: Callable, batches: Sequence[Batch]) -> tuple[list[list[int]], float]:
     """Build a system in this process and translate `batches` once, which also warms it up.
 
-    The process gets the settings of memory with which the command `vaswani` runs: they help all systems.
+    The process gets the memory settings of the command `vaswani`, because they help all systems.
 
     Returns:
-        the token ids of each translation, and the MiB that model and search take.
+        the token ids of each translation, and the MiB that the model and the search take.
     """
     tune_memory()
     found: list[list[int]] = []
@@ -232,7 +233,7 @@ def time_pass(clock: str) -> float:
 
 
 def compare(systems: dict[str, Callable], batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """Time all systems on `batches`, in turns. Return a row of the result for each."""
+    """Time all systems on `batches`, in turns. Return a row of the result for each system."""
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
@@ -303,8 +304,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     description |= {
         "search": f"beam {args.num_beams}, alpha {args.length_penalty}, at most source + {LENGTH_OFFSET} tokens",
         "sentences": f"{args.sentences} of {args.source.name if args.source else 'the phrasebook'}",
-        "measured": f"{args.repeats} repeats, systems in turns, {args.clock} time; / SYSTEM is sentences/s divided by "
-        f"the sentences/s of SYSTEM, median (min to max)",
+        "measured": f"{args.repeats} repeats, the systems took turns, {args.clock} time; the column / SYSTEM is "
+        f"sentences/s divided by the sentences/s of SYSTEM, median (min to max)",
     }
     report(f"Decoding, {', '.join(models)}", description, format_speeds(rows), rows, args.output)
     return 0

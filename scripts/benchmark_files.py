@@ -1,11 +1,12 @@
-"""Measure how long a whole command takes from text file to text file, beside CTranslate2 and MarianMTModel.
+"""Compare the time of a whole command, from text file to text file, with that of CTranslate2 and MarianMTModel.
 
     python scripts/benchmark_files.py --model model_cards/everyday_en_de --source test.en --target test.de
 
-Each system is a fresh process, as users start it. It has two cores: two threads, or two workers of one thread.
-CTranslate2 reads what `vaswani export` writes, and MarianMTModel what `vaswani convert --to marian` writes. All search
-with beam 4. The systems take turns. In each turn a system translates the file, and a file with the first line alone.
-The second time is the start. The difference of both times is the time of translation.
+Each system runs in fresh processes, as users start it, and uses two cores: with two threads, or with two workers of one
+thread. CTranslate2 reads what `vaswani export` writes, and MarianMTModel reads what `vaswani convert --to marian`
+writes. All systems search with beam 4. The systems take turns. In each turn, a system translates the file, and also a
+file with the first line alone. The time for the first line counts as the start. The rest of the time for the file
+counts as translation.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from vaswani_transformer import cli
 OURS = "{python} -m vaswani_transformer translate --model {model} --input {input} --output {output} --dtype {dtype}"
 TORCHRUN = "{python} -m torch.distributed.run --nproc_per_node 2"
 PEER = "{python} {script} {folder}/{kind} {input} {output}"
-# Name -> command, and the number of threads of each process.
+# From the name of each system to its command, and to the number of threads of each process.
 SYSTEMS = {
     "vaswani_transformer, float32": (OURS.replace("{dtype}", "float32"), 2),
     "two processes, float32": (OURS.replace("{python}", TORCHRUN).replace("{dtype}", "float32"), 1),
@@ -44,7 +45,7 @@ COLUMNS = {
     "start, s": "{start:.1f}",
     "translation, s": "{translation:.1f}",
     "all, s": "{whole:.1f}",
-    f"times as fast as {REFERENCE}, without the start": "{ratio}",
+    f"speed / speed of {REFERENCE}, without the start": "{ratio}",
     "BLEU": "{bleu:.2f}",
 }
 # The programs of the peers, as their users write them.
@@ -99,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="model folder")
     parser.add_argument("--source", type=Path, required=True, help="text to translate, one sentence per line")
-    parser.add_argument("--target", type=Path, required=True, help="its translations, for BLEU")
+    parser.add_argument("--target", type=Path, required=True, help="translations of --source, for BLEU")
     parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(SYSTEMS), help="default: all")
     parser.add_argument("--repeats", type=int, default=3, help="how often to measure; default: %(default)s")
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")

@@ -3,7 +3,8 @@
 python scripts/benchmark_robustness.py --model model_cards/everyday_en_de --source dev.en --target dev.de
 
 Each line of the output is one kind of disturbance. The name of the kind also says what is done to the references. For
-emoji, the line also has the share of translations that keep the emoji, and the share that have U+FFFD.
+emoji, the line also has the share of translations that keep the emoji, and the share of translations with U+FFFD, the
+replacement character.
 """
 
 import argparse
@@ -72,14 +73,16 @@ def main() -> None:
         rows = [map(" ".join, zip(*pairs[at : at + size], strict=True)) for at in range(0, len(pairs), size)]
         sources, references = zip(*rows, strict=True)
         seeds = range(args.seed, args.seed + len(rows))
-        typed, same = (list(map(change, side, map(random.Random, seeds))) for side in (sources, references))
-        found = [output["translation_text"] for output in translate(typed, split_sentences="split" in name)]
-        references = same if "the reference" in name else references
+        changed_sources, changed_references = (
+            list(map(change, side, map(random.Random, seeds))) for side in (sources, references)
+        )
+        found = [output["translation_text"] for output in translate(changed_sources, split_sentences="split" in name)]
+        references = changed_references if "the reference" in name else references
         score = sacrebleu.corpus_bleu(found, [references], lowercase="scored" in name).score
-        kept = sum(text.split()[-1] in output for text, output in zip(typed, found, strict=True)) / len(found)
+        kept = sum(text.split()[-1] in output for text, output in zip(changed_sources, found, strict=True)) / len(found)
         broken = sum("\ufffd" in output for output in found) / len(found)
-        more = f", kept {kept:.0%}, U+FFFD in {broken:.0%}" if "emoji" in name else ""
-        print(f"{name:48} {score:5.1f}{more}", flush=True)
+        emoji_shares = f", kept {kept:.0%}, U+FFFD in {broken:.0%}" if "emoji" in name else ""
+        print(f"{name:48} {score:5.1f}{emoji_shares}", flush=True)
 
 
 if __name__ == "__main__":

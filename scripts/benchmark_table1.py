@@ -5,8 +5,8 @@
 
 The layers are self-attention, self-attention restricted to a window of r, a recurrent layer (LSTM) and a convolution of
 k positions. All have width d, and each runs forward and backward over one sentence. Self-attention is measured twice:
-as equation 1 is written, with its n x n weights in memory, and with PyTorch's fused kernel, which never holds all of
-them. All attention layers include their four projections, n d^2, which the formulas of the table leave out.
+as equation 1 is written, with its n x n weights in memory, and with PyTorch's fused kernel, which never holds all these
+weights. All attention layers include their four projections, n d^2, which the formulas of the table leave out.
 
 Memory is how far the resident memory of a fresh process grows during a step, at its peak. The exponent e in n^e is the
 slope between the two longest sentences.
@@ -81,7 +81,7 @@ def random_batch(length: int, sizes: Namespace) -> dict:
 
 
 def measure_seconds(lengths: Sequence[int], sizes: Namespace, *, repeats: int, clock: str) -> dict[str, list[float]]:
-    """Return the seconds that a step of each layer takes: for each length, the median of `repeats`."""
+    """Return the seconds that a step of each layer takes: for each length, the median over `repeats` repeats."""
     steps = {name: build_step(name, sizes) for name in LAYERS}
     seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
     for length in lengths:
@@ -102,7 +102,7 @@ def measure_memory(name: str, length: int, sizes: Namespace) -> float:
 
 
 def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """Return the exponent e of n^e between the two longest sentences, or NaN if one of the two values is 0."""
+    """Return the exponent e of n^e between the two longest sentences, or NaN if the value of one is not positive."""
     if min(values[-2:]) <= 0:
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])

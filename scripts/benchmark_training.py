@@ -1,13 +1,13 @@
-"""Compare speed and memory of training with transformers' MarianMTModel, of equal size and on the same batches.
+"""Compare our model with transformers' MarianMTModel of equal size: speed and memory of training on the same batches.
 
     python scripts/benchmark_training.py --quick
     python scripts/benchmark_training.py --size base --dtype bfloat16 --source train.en --target train.de
 
-Both do the same work for an update: a batch of section 5.1, forward with dropout and label smoothing, backward, one
-step of the same fused Adam. Speed counts target tokens without padding. Memory is the peak of the resident memory of a
-fresh process, less what the process had before the model was built. So it includes weights, gradients, Adam's averages
-and activations. On a GPU it is the peak of what PyTorch allocates. --quick answers in five minutes on two cores, with
-few updates of a tiny model.
+Both models do the same work for an update: a batch as in section 5.1, forward with dropout and label smoothing,
+backward, and one step of fused Adam. Speed is in target tokens per second, without padding. Memory is the peak of the
+resident memory of a fresh process, less what the process had before the model was built. So it includes weights,
+gradients, Adam's averages and activations. On a GPU, memory is the peak of what PyTorch allocates. --quick answers in
+five minutes on two cores, with few updates of a tiny model.
 """
 
 import argparse
@@ -51,7 +51,7 @@ COLUMNS = {
     "system": "{system}",
     "parameters": "{parameters:,}",
     "target tokens/s": "{target_tokens_per_second:,.0f}",
-    "ours is times as fast (min to max)": "{ratio}",
+    "speed, ours / theirs (min to max)": "{ratio}",
     "peak memory, MiB": "{peak_memory_mib:,.0f}",
     "memory, ours / theirs": "{memory_ratio:.2f}",
 }
@@ -64,10 +64,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_options(parser)
     parser.add_argument("--target", type=Path, help="translations of --source, one per line")
     parser.add_argument("--pairs", type=int, default=5_000, help="sentence pairs to read; default: %(default)s")
-    text = "padded source tokens of an update, and as many target tokens; default: %(default)s"
+    text = "most tokens of an update on each side, with padding; default: %(default)s"
     parser.add_argument("--tokens_per_batch", type=int, default=4_096, help=text)
     parser.add_argument("--updates", type=int, default=10, help="updates in a repeat; default: %(default)s")
-    text = "precision of the computation, where bfloat16 stands for autocast; default: %(default)s"
+    text = "precision of the computation; bfloat16 means autocast to bfloat16; default: %(default)s"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=text)
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="device of both systems; default: %(default)s"
@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def take_batches(pairs: Sequence[tuple[str, str]], config: VaswaniConfig, args: argparse.Namespace) -> list[Batch]:
-    """Return the batches of the first `--updates` updates of section 5.1. The vocabulary is learnt from `pairs`."""
+    """Return the first `--updates` batches, made as in section 5.1. The vocabulary is learnt from `pairs`."""
     tokenizer = train_tokenizer([side for pair in pairs for side in pair], vocab_size=config.vocab_size)
     sides = (tokenizer(list(side)).input_ids for side in zip(*pairs, strict=True))
     kept = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= MAX_LENGTH]
@@ -127,7 +127,7 @@ def measure_memory(name: str, config: VaswaniConfig, batches: list[Batch], args:
 
 
 def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """Time our model and Marian on `batches`. Return a row of the result for each."""
+    """Time our model and Marian on `batches`. Return a row of the result for each model."""
     models = {name: build_system(name, config) for name in (OURS, MARIAN)}
     steps = {name: build_step(model, args.dtype, args.device) for name, model in models.items()}
     time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)  # the first update also sets up the optimizers
@@ -160,8 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = {
         "text": f"{len(pairs):,} pairs of {args.source.name if args.source else 'the phrasebook'}",
         "model": describe_model(config),
-        "batches": f"{len(batches)} updates of at most {args.tokens_per_batch:,} padded tokens a side",
-        "measured": f"{args.repeats} repeats, systems in turns update by update, {args.clock} time, on {args.device}; "
+        "batches": f"{len(batches)} updates of at most {args.tokens_per_batch:,} padded tokens on each side",
+        "measured": f"{args.repeats} repeats, the systems took turns at each update, {args.clock} time, {args.device}; "
         f"ratios are medians",
     }
     title = f"Training, {args.size}, {args.dtype}"

@@ -2,8 +2,9 @@
 
     python scripts/bundle_model.py --model runs/everyday_en_de --output model_cards/everyday_en_de
 
-Weights are rounded to bfloat16. config.json asks for float32 nevertheless, because most CPUs compute faster in it. The
-code of the model, which usually lies beside the weights, is left out.
+Weights are rounded to bfloat16. config.json asks for float32 nevertheless, because most CPUs compute faster in float32.
+The code of the model, which usually lies beside the weights, is left out. An example translation of the new model is
+written beside its weights.
 """
 
 import argparse
@@ -19,10 +20,10 @@ from vaswani_transformer.translation.example import keep_example
 
 
 def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    tied = model.all_tied_weights_keys  # second names of shared matrices; save_pretrained leaves these names out
+    tied = model.all_tied_weights_keys  # second names of shared matrices; as bfloat16 copies they would be saved again
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items() if name not in tied}
     model.save_pretrained(folder, state_dict=weights)
-    tokenizer.backend_tokenizer.no_padding()  # a tokenizer saves the padding of its last call
+    tokenizer.backend_tokenizer.no_padding()  # otherwise the padding of the tokenizer's last call would be saved
     tokenizer.save_pretrained(folder)
     for code in folder.glob("*_vaswani.py"):
         code.unlink()

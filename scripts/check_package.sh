@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds sdist and wheel, checks what they hold, installs each in an empty environment and runs the command there.
+# Builds sdist and wheel, checks what they hold, installs each in an empty environment and runs `vaswani` there.
 #   bash scripts/check_package.sh [MODEL]
-# MODEL is a model that translates a sentence in each environment. Without it, an untrained model does.
+# MODEL is the model that translates a sentence in each environment; default: an untrained model.
 # This takes about ten minutes. PYTHON names the interpreter that makes the environments; default: python3.
 set -euo pipefail
 unset PYTHONPATH
@@ -24,14 +24,14 @@ import zipfile
 
 wheel = zipfile.ZipFile(sys.argv[1]).namelist()
 foreign = [name for name in wheel if not name.startswith(("vaswani_transformer/", "vaswani_transformer-", "vaswani_cli.py"))]
-assert not foreign, f"the wheel holds files that are not of the package: {foreign}"
+assert not foreign, f"the wheel holds files that do not belong to the package: {foreign}"
 for name in ("attention/page.html", "data/phrasebook/lexicon.txt", "hub/card_template.md", "model/modeling_vaswani.py"):
     assert f"vaswani_transformer/{name}" in wheel, f"the wheel lacks {name}"
 sdist = {name.partition("/")[2] for name in tarfile.open(sys.argv[2]).getnames()}
 for name in ("scripts/demo.sh", "tests/conftest.py", "model_cards/README.md", "constraints.txt", "CITATION.cff"):
     assert name in sdist, f"the sdist lacks {name}"
 weights = [name for name in (*wheel, *sdist) if name.endswith(".safetensors")]
-assert not weights, f"the packages hold weights, which belong to the repository only: {weights}"
+assert not weights, f"wheel or sdist holds weights, which belong to the repository only: {weights}"
 print(f"{len(wheel)} files in the wheel, {len(sdist)} in the sdist")
 END
 
@@ -39,10 +39,10 @@ for package in "$folder"/dist/*; do
     name=$(basename "$package")
     new_environment "$name-env"
     bin=$folder/$name-env/bin
-    # Torch is installed first and alone: resolved together with the rest, another build of it could be chosen.
+    # Torch is installed first and alone. If it were resolved together with the rest, pip might choose another build.
     "$bin/python" -m pip --quiet install torch==2.13.0
     "$bin/python" -m pip --quiet install --constraint constraints.txt "$package"
-    cd "$folder" # in the repository, its files would be imported instead of the installed ones
+    cd "$folder" # in the repository, Python would import the files there, not the installed files
     "$bin/vaswani" --version
     if [ -z "$model" ]; then
         model=$folder/model

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests with the lowest versions that setup.py allows, with the pinned versions of constraints.txt, and with the
-# newest versions. Each set of versions has a new virtual environment, and a row in the table that is printed.
+# newest versions. Each set of versions gets a new virtual environment, and one row of the table that is printed.
 #   bash scripts/check_versions.sh [lowest] [pinned] [newest] [-- arguments for pytest]
 # Each set takes about fifteen minutes. PYTHON names the interpreter that makes the environments; default: python3.
 set -euo pipefail
@@ -29,7 +29,7 @@ for kind in "${kinds[@]}"; do
     trap 'rm -rf "$folder"' EXIT
     "${PYTHON:-python3}" -m venv "$folder"
     pip() { "$folder/bin/python" -m pip --quiet "$@"; }
-    # Torch is installed first and alone: resolved together with the rest, another build of it could be chosen.
+    # Torch is installed first and alone. If it were resolved together with the rest, pip might choose another build.
     case $kind in
     lowest)
         pip install torch==2.13.0

@@ -2,7 +2,7 @@
 # Translates with the model that comes with the repository. Then it trains a model on the built-in corpus, scores it,
 # translates with it and draws its attention.
 #   bash scripts/demo.sh ["your sentence"]
-# This takes about five minutes on two cores, and seconds when it is run again. All its files lie in runs/demo.
+# This takes about five minutes on two cores, and a few seconds the next time. All its files lie in runs/demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh plots
@@ -12,7 +12,7 @@ sentence=${1:-"The girl does not know whether he bought the house."}
 pairs=40000
 bundled=model_cards/everyday_en_de
 
-show_translations() { # model, sentences
+show_translations() { # arguments: a model, then one or more sentences
     printf '%s\n' "${@:2}" | vaswani translate --model "$1" | paste -d '\n' <(printf '  %s\n' "${@:2}") - | sed 'n; s/^/  -> /'
 }
 

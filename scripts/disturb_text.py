@@ -3,11 +3,11 @@
     pip install opustrainer   # in a separate environment
     python scripts/disturb_text.py FOLDER OUTPUT
 
-The file disturbed_text.json names corpora, each with a number of copies. For each, the script reads
-FOLDER/CORPUS/train.en and train.de, and writes OUTPUT/CORPUS/train.en and train.de with so many copies, each disturbed
-differently. The same text and settings give the same bytes. Most changes are made by OpusTrainer, and most change both
-sides alike. Typing errors, title case, lower case and curly quotes change only the source, because a translation should
-not copy them.
+The file disturbed_text.json lists corpora, and gives each a number of copies. For each corpus, the script reads
+FOLDER/CORPUS/train.en and train.de. It disturbs each copy of the text differently, and writes all copies to
+OUTPUT/CORPUS/train.en and train.de. The same text and settings give the same bytes. OpusTrainer makes most changes, and
+most change both sides alike. Typing errors, title case, lower case and curly quotes change only the source, because a
+translation should not copy them.
 """
 
 # ruff: noqa: RUF001 - the strings contain quotation marks that look alike, on purpose
@@ -35,6 +35,7 @@ SIGNS = [
     for first, end in ((0x1F300, 0x1F600), (0x1F680, 0x1F6D8), (0x1F90C, 0x1FA00))
     for code in range(first, end)
 ]
+# U+FE0F asks for a sign to be shown as an emoji.
 OLD_SIGNS = [sign + "\ufe0f" for sign in SETTINGS["old_signs"]]
 EMOJI = [FACES, FACES, SIGNS, OLD_SIGNS, SETTINGS["joined_signs"]]
 
@@ -54,7 +55,7 @@ def put_in_front(source: str, target: str) -> tuple[str, str]:
     kind = random.randrange(4)
     if kind == 0 and not set(source + target) & set("\"“”„«»'’‘‚"):
         left, right, german_left, german_right = random.choice(SETTINGS["quotes"])
-        if random.random() < 0.3:  # the quotation ends in a later line
+        if random.random() < 0.3:  # the quotation seems to end in a later line
             return left + source, german_left + target
         return left + source + right, german_left + target + german_right
     number = random.choice([random.randint(1, 20), random.randint(1, 400), random.choice("abcdefABCDEF")])
@@ -76,31 +77,31 @@ def add_emoji(source: str, target: str) -> tuple[str, str]:
 
 
 def disturb(pairs: list[str], shares: dict[str, float]) -> list[str]:
-    """Return lines of source, tab and target, shuffled and disturbed.
+    """Return the lines of `pairs`, shuffled and disturbed.
 
     Args:
-        pairs: such lines; they are shuffled in place.
+        pairs: lines with a source, a tab and a target. The list is shuffled in place.
         shares: for each kind of change, the share of lines that get it.
     """
     typos = TypoModifier(1.0)
     title_case = TitleCaseModifier(1.0)
-    of_source = {
+    source_changes = {
         "curly_quotes": lambda source: re.sub(r'"([^"]*)"', r"“\1”", source.replace("'", "’")),
         "typos": typos.apply,
         "title_case": lambda source: next(iter(title_case([source]))),
         "lower_case": str.lower,
     }
-    of_both = {"swaps": swap_letters, "front": put_in_front, "emoji": add_emoji}
+    pair_changes = {"swaps": swap_letters, "front": put_in_front, "emoji": add_emoji}
     random.shuffle(pairs)
     lines = []
     merged = MergeModifier(shares["merge"], min_lines=2, max_lines=4)(pairs)
     for line in RemoveEndPunctuationModifier(shares["no_end_mark"])(list(merged)):
         source, target = line.split("\t")
         for name, share in shares.items():
-            if name in of_source and random.random() < share:
-                source = of_source[name](source)
-            elif name in of_both and random.random() < share:
-                source, target = of_both[name](source, target)
+            if name in source_changes and random.random() < share:
+                source = source_changes[name](source)
+            elif name in pair_changes and random.random() < share:
+                source, target = pair_changes[name](source, target)
         lines.append(f"{source}\t{target}")
     lines = list(UpperCaseModifier(shares["upper_case"])(lines))
     return list(NoiseModifier(shares["noise"], max_words=3)(lines))

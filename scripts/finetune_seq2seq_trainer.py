@@ -4,8 +4,8 @@
         --train multi30k/train --dev multi30k/val --test multi30k/test_2016_flickr
 
 A prefix such as multi30k/train names two files of plain text, one sentence per line: multi30k/train.en and
-multi30k/train.de. The model is scored on the development set after each epoch. The model with the best BLEU there is
-scored on the test set, and saved in output_dir. All options of Seq2SeqTrainingArguments can be given, such as
+multi30k/train.de. The model is scored on the development set after each epoch. The model with the best of these scores
+(BLEU) is scored on the test set, and saved in output_dir. All options of Seq2SeqTrainingArguments can be given, such as
 --num_train_epochs 10, --learning_rate 1e-4, --gradient_accumulation_steps 4 or --bf16.
 """
 
@@ -37,16 +37,16 @@ from vaswani_transformer.training.seq2seq_trainer import load_token_batches
 
 @dataclass
 class FineTuningArguments:
-    """Arguments of this program that Seq2SeqTrainingArguments does not have."""
+    """The arguments of this program, besides those of Seq2SeqTrainingArguments."""
 
     model: str  # folder of the model to fine-tune, or its name on the Hub
     train: str  # prefix of the two files of the training set
     dev: str  # prefix of the development set, which chooses the best epoch
-    test: str  # prefix of the test set, which is scored before and after
+    test: str  # prefix of the test set, which is scored before and after the training
     source_language: str = "en"  # suffix of the source files
     target_language: str = "de"  # suffix of the target files
-    max_length: int = 128  # most tokens of a sentence; longer sentences are cut
-    tokens_per_batch: int = 4096  # padded tokens of an update on each side
+    max_length: int = 128  # most tokens of a sentence; a longer sentence is cut
+    tokens_per_batch: int = 4096  # most tokens of an update on each side, with padding
 
 
 def build_parser() -> HfArgumentParser:
@@ -71,7 +71,7 @@ def build_parser() -> HfArgumentParser:
 
 
 def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Return the text of the two files that `prefix` names.
+    """Return the sentence pairs of the two files that `prefix` names.
 
     The columns `source` and `target` hold the sentences, `input_ids` and `labels` their token ids.
     """
@@ -90,7 +90,7 @@ def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedT
     tokens = trainer.predict(dataset).predictions
     if not trainer.is_world_process_zero():
         return
-    # The Trainer joins batches of different lengths, and fills them with -100.
+    # The Trainer joins batches of different lengths, and pads them with -100.
     texts = tokenizer.batch_decode(np.where(tokens < 0, tokenizer.pad_token_id, tokens), skip_special_tokens=True)
     bleu = sacrebleu.BLEU()
     score = bleu.corpus_score(texts, [list(dataset["target"])])
@@ -113,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         compute_metrics=build_compute_metrics(tokenizer, language=args.target_language),
     )
-    # The Trainer would make updates of a fixed number of sentences. Here an update has a fixed number of tokens.
+    # The Trainer would give each update the same number of sentences. Here each update has about the same number of
+    # tokens.
     trainer.get_train_dataloader = partial(load_token_batches, trainer, tokens_per_batch=args.tokens_per_batch)
     print_bleu(trainer, test, tokenizer, when="before")
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

@@ -5,11 +5,11 @@
 
 --data is a folder that `vaswani prepare --recipe base_en_de` has written. Arguments that are not listed below go to
 `vaswani train`. Each row of the result is a separate training in bfloat16 autocast, with twice as many updates as
---updates. The times are read from its log. The second half of the updates is the steady state. "building" is how much
-longer the first half takes: it includes compilation, plans, and memory for new shapes. "memory" is the peak of what
-PyTorch allocates. "hours" is how long the paper's number of updates would take. If a row fails, for example from lack
-of memory, the report says so, and the next rows follow. Each row is printed when it is measured.
-`benchmark_training.py --device cuda` compares with MarianMTModel.
+--updates says. The times are read from the log of the training. The second half of the updates is the steady state.
+"building" is how much longer the first half takes, because it includes compilation and other work that is done once for
+each shape. "memory" is the peak of what PyTorch allocates. "hours" is how long the paper's number of updates would
+take. If a row fails, for example from lack of memory, the report says so and goes on with the next row. Each row is
+printed when it is measured. `benchmark_training.py --device cuda` compares the training with that of MarianMTModel.
 
 On a machine without a network, install missing and outdated packages from wheels:
 
@@ -34,7 +34,7 @@ from benchmark_common import describe_machine, format_rows, report
 
 from vaswani_transformer import cli
 
-NUM_UPDATES = {"base": 100_000, "big": 300_000}  # the paper's
+NUM_UPDATES = {"base": 100_000, "big": 300_000}  # the numbers of updates in the paper
 MODES = {"eager": "compile=false", "compiled": "compile=true"}
 COLUMNS = {
     "size": "{size}",
@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Run `vaswani train` in a process of torchrun. The process of rank 0 prints the peak of its memory, in GiB."""
+    """Run `vaswani train` in a process that torchrun started. Rank 0 prints the peak of its memory, in GiB."""
     status = cli.main(["train", *arguments])
     if os.environ["RANK"] == "0":
         print(torch.cuda.max_memory_allocated() / 2**30)
@@ -58,7 +58,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespace, further: Sequence[str]) -> dict:
-    """Return a row of the result. If the training fails, the row has the field `error`, with the end of its output."""
+    """Return a row of the result. If the training fails, the row has a field `error` with the end of its stderr."""
     row = {"size": size, "mode": mode, "processes": num_processes}
     with tempfile.TemporaryDirectory() as run:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", nargs="+", choices=tuple(NUM_UPDATES), default=list(NUM_UPDATES))
     parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=list(MODES))
     parser.add_argument("--updates", type=int, default=100, help="updates of the steady state; default: %(default)s")
-    text = "numbers of processes, each with one device; default: 1, and as many as there are devices"
+    text = "numbers of processes to measure, each process with one device; default: 1 and the number of devices"
     parser.add_argument("--processes", type=int, nargs="+", help=text)
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     args, further = parser.parse_known_args(argv)
@@ -98,11 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for place in product(args.sizes, args.modes, processes):
         rows.append(measure_row(*place, args, further))
-        print(rows[-1], file=sys.stderr, flush=True)  # what was measured is not lost if the report is ended early
+        print(rows[-1], file=sys.stderr, flush=True)  # so that the rows so far are not lost if the report is stopped
     failed = [row for row in rows if "error" in row]
     errors = [f"{row['size']}, {row['mode']}, {row['processes']}: {row['error']}" for row in failed]
     table = format_rows([row for row in rows if row not in failed], COLUMNS)
-    name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU, which shows that the program works"
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU, only to show that the program works"
     description = {"device": name} | describe_machine() | {"measured": f"{args.updates} updates, bfloat16 autocast"}
     report("Training", description, "\n\n".join([table, *errors]), rows, args.output)
     return int(bool(failed))

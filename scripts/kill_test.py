@@ -2,11 +2,12 @@
 
     python scripts/kill_test.py --kills 25
 
-The script trains a small model with dropout on the built-in corpus, first undisturbed. The second run is killed with
+The script trains a small model with dropout on the built-in corpus, first without kills. The second run is killed with
 SIGKILL at random moments, and started again after each kill. Every other kill falls into the writing or removal of a
-checkpoint. The script prints one line for each kill: where it fell, from which checkpoint the run continues, and
-whether a checkpoint is damaged. The last lines count these places and compare weights and logs of both runs. The exit
-status is 0 if weights and logs are equal and no checkpoint was damaged.
+checkpoint. The script prints one line for each kill: what the run was doing, from which checkpoint it continues, and
+whether a checkpoint is damaged. The last lines count what the run was doing at the kills, and compare the weights and
+logs of the two runs. The exit status is 0 if weights and logs are equal, no checkpoint was damaged, and no run ended
+before its kill.
 """
 
 import argparse
@@ -58,9 +59,9 @@ def main() -> int:
 
 
 def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
-    """Train undisturbed and with kills, print how the results compare, and return the exit status."""
+    """Train once without kills and once with kills, print how the results compare, and return the exit status."""
     data = folder / "data"
-    whole = folder / "whole"
+    undisturbed = folder / "undisturbed"
     killed = folder / "killed"
     prepare(
         [Corpus(lambda: generate_pairs(split="train", num_pairs=4_000))],
@@ -69,7 +70,7 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
         vocab_size=500,
     )
     started = time.perf_counter()
-    start_child(data, whole).wait()
+    start_child(data, undisturbed).wait()
     length = time.perf_counter() - started
     print(f"undisturbed run: {length:.1f} s")
     strikes = [strike(data, killed, number, num_kills, length, rng) for number in range(1, num_kills + 1)]
@@ -78,8 +79,8 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
         return 1
     places = Counter(place for place, _ in strikes)
     print("places: " + ", ".join(f"{count} {place}" for place, count in places.most_common()))
-    equal_weights = have_equal_weights(whole / "model", killed / "model")
-    logs = [read_log(run) for run in (whole, killed)]
+    equal_weights = have_equal_weights(undisturbed / "model", killed / "model")
+    logs = [read_log(run) for run in (undisturbed, killed)]
     print(f"weights after {num_kills} kills: {'bitwise equal' if equal_weights else 'DIFFERENT'}")
     print(f"log of {len(logs[0])} lines: {'equal' if logs[0] == logs[1] else 'DIFFERENT'}")
     return int(any(fault for _, fault in strikes) or not equal_weights or logs[0] != logs[1])
@@ -94,15 +95,15 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     """Start the run, kill it once, and print what it leaves behind.
 
     Returns:
-        where the kill fell, and whether there was a fault: a damaged checkpoint, or a run that had ended before.
+        what the run was doing, and whether there was a fault: a damaged checkpoint, or an end before the kill.
     """
     checkpoints = run / "checkpoints"
     left_over = find_partial(checkpoints)
     child = start_child(data, run)
-    before = count_updates(run)
-    while count_updates(run) <= before and child.poll() is None:  # wait until it has begun to train
+    updates_before = count_updates(run)
+    while count_updates(run) <= updates_before and child.poll() is None:  # wait until it has begun to train
         time.sleep(0.002)
-    # Each wait is a small share of the length of the run, so that the run does not end before the last kill.
+    # Each wait is a small share of the duration of the run, so that the run does not end before the last kill.
     time.sleep(rng.uniform(0, length / (2 * num_kills)))
     if number % 2:
         while child.poll() is None:
@@ -111,17 +112,17 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, 0.02))
     child.send_signal(signal.SIGKILL)
-    ended = child.wait()
+    status = child.wait()
     partial = sorted(name for name, _ in find_partial(checkpoints) - left_over)
     kept = resumable_checkpoints(checkpoints)
     fault = ""
     try:
         for path in kept:
             load_file(path / "model.safetensors")
-    except Exception as error:  # any error means that the checkpoint is damaged
+    except Exception as error:  # whatever the error is, the checkpoint is damaged
         fault = f"  BROKEN: {path.name}: {error}"
-    if ended != -signal.SIGKILL:
-        fault += f"  the run had ended before the kill, with status {ended}"
+    if status != -signal.SIGKILL:
+        fault += f"  the run had ended before the kill, with status {status}"
     newest = kept[-1].name if kept else "none yet"
     place = "between saves"
     of_what = ""
@@ -139,7 +140,7 @@ def find_partial(checkpoints: Path) -> set[tuple[str, int]]:
     """Return the name and time of change of each folder whose writing or removal has begun, but not ended."""
     found = set()
     for path in checkpoints.glob(f"{PARTIAL_PREFIX}*"):
-        with contextlib.suppress(FileNotFoundError):  # the folder has been renamed or removed in the meantime
+        with contextlib.suppress(FileNotFoundError):  # the run has renamed or removed the folder in the meantime
             found.add((path.name, path.stat().st_mtime_ns))
     return found
 

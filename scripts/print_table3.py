@@ -1,4 +1,4 @@
-"""Print the rows of table 3 that were trained and scored, beside the paper's.
+"""Print the scores of the rows of table 3 that were trained here, beside the paper's scores.
 
 A second table shows how far each row differs from base, here and in the paper, and compares the difference with the
 spread of base over its seeds.
@@ -22,7 +22,7 @@ PERPLEXITY = "perplexity"  # the names of two scores in this file
 BLEU = "BLEU, tokenised, compounds split as in the paper"
 # Fields of a recipe in which rows may differ. The last three differ because big trains for longer.
 OF_A_ROW = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
-# Perplexity per sub-word, BLEU, and millions of parameters if the paper gives them.
+# Perplexity per sub-word, BLEU, and millions of parameters (None if the paper does not give them).
 PAPER: dict[str, tuple[float, float, int | None]] = {
     "base": (4.92, 25.8, 65),
     "A1": (5.29, 24.9, None),
@@ -45,8 +45,8 @@ PAPER: dict[str, tuple[float, float, int | None]] = {
     "E": (4.92, 25.7, None),
     "big": (4.33, 26.4, 213),
 }
-# The columns of the paper's table, with the fields of VaswaniConfig. As in the paper, a cell that is equal to the cell
-# of base is empty.
+# The columns of the paper's table, with the fields of VaswaniConfig. As in the paper, a cell is empty if its value is
+# that of base.
 SIZES = {
     "N": "encoder_layers",
     "d_model": "d_model",
@@ -74,9 +74,9 @@ class Row:
         sizes: the cells of the columns `SIZES`.
         curve: epoch and perplexity of each evaluation during training.
         perplexity: the perplexity of the model that was scored.
-        bleu: its BLEU, counted as in the paper.
-        signature: the signature of this BLEU.
-        num_parameters: how many parameters the model has.
+        bleu: the BLEU of this model, counted as in the paper.
+        signature: the settings of this BLEU, as sacreBLEU writes them.
+        num_parameters: the number of parameters of the model.
         precision: the precision of the training.
     """
 
@@ -140,16 +140,16 @@ def format_scores(row: Row, base: Row) -> list[str]:
     perplexity, bleu, millions = PAPER[row.of_paper]
     is_base = row is base
     sizes = [size if is_base or size != usual else "" for size, usual in zip(row.sizes, base.sizes, strict=True)]
-    epochs, last = row.curve[-1]
+    epochs, last_perplexity = row.curve[-1]
     best_epoch, _ = min(row.curve, key=lambda evaluation: evaluation[-1])
-    ours = (f"{epochs}", f"{best_epoch}", f"{last:.2f}", f"{row.perplexity:.2f}")
+    ours = (f"{epochs}", f"{best_epoch}", f"{last_perplexity:.2f}", f"{row.perplexity:.2f}")
     rest = (f"{row.bleu:.1f}", f"{bleu:.1f}", f"{row.num_parameters / 1e6:.1f}", f"{millions or ''}")
     return [row.name, *sizes, *ours, f"{perplexity:.2f}", *rest]
 
 
 @dataclass(frozen=True)
 class Base:
-    """The trainings of base with several seeds: their mean scores, and the spread from the least to the greatest."""
+    """The trainings of base with several seeds: mean scores, and spreads (the greatest score less the least)."""
 
     perplexity: float  # mean
     bleu: float  # mean
@@ -219,17 +219,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"Number of rows by precision: {precisions}\n"
     )
     if len(seeds) < 2:
-        print("No row is compared with base: train a second seed of base (base_seed1), to show the effect of chance")
+        print("No row is compared with base: that needs two seeds, to show the effect of chance. Train base_seed1 too.")
         return 0
     base = summarise_base(seeds)
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row not in seeds]))
     print(
         f"\nBase was trained with {len(seeds)} seeds. Their mean PPL is {base.perplexity:.2f}, their mean BLEU "
-        f"{base.bleu:.2f}. From the least to the greatest, PPL spreads over {base.ppl_spread:.1f} % of the mean, and "
-        f"BLEU over {base.bleu_spread:.2f} points. A row has moved here if it differs from the mean by more than this. "
-        f"It has moved in the paper if it differs from base by more than the rounding (0.01 and 0.1). It agrees if "
-        f"both moved the same way or neither moved. If it moved in the paper only, it is too close to tell. With three "
-        f"seeds, one judgement in four finds a move by chance. Each row of the paper is one training."
+        f"{base.bleu:.2f}. Between the seeds, PPL differs by up to {base.ppl_spread:.1f} % of the mean, and BLEU by up "
+        f"to {base.bleu_spread:.2f} points. Here, a row has moved if it differs from the mean by more than that. In "
+        f"the paper, a row has moved if it differs from base by more than the rounding (0.01 and 0.1). A row agrees if "
+        f"it moved the same way in both, or in neither. If it moved in the paper only, it is too close to tell. With "
+        f"three seeds, chance alone makes one row in four seem to move. Each row of the paper is one training."
     )
     return 0
 

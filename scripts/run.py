@@ -26,26 +26,26 @@ VASWANI = [sys.executable, "-m", "vaswani_transformer"]
 def fill(text: str, languages: Sequence[str] = ("",), **places: str) -> list[str]:
     """Return the words of `text`, a value of runs.toml, with its placeholders filled in.
 
-    A word with {language} becomes one word for each language. A pattern becomes the first file that fits it.
+    A word with {language} becomes one word for each language. A pattern with * becomes the first file that fits it.
     """
     words = []
     for word in shlex.split(text):
         filled = [word.format(language=language, **places) for language in languages]
-        words += [min(glob(one), default=one) for one in dict.fromkeys(filled)]
+        words += [min(glob(pattern), default=pattern) for pattern in dict.fromkeys(filled)]
     return words
 
 
 def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]]:
     """Yield the commands of a run one by one.
 
-    Run each command before the next one is asked for: later commands depend on files that earlier ones write.
+    Execute each command before you ask for the next one: later commands depend on files that earlier ones write.
     """
     table = RUNS[args.name]
     run = args.output or f"runs/{args.name}"
     folder = args.folder or table.get("folder", "")
     places = {"folder": folder, "run": run, "languages": table.get("languages", [""])}
-    for name, command in table.get("before", {}).items():
-        [output] = fill(name, **places)
+    for target, command in table.get("before", {}).items():
+        [output] = fill(target, **places)
         if not Path(output).exists():
             line = command.format(folder=shlex.quote(folder), run=run, output=f"{output}.partial")
             yield ["bash", "-euc", f"mkdir -p {run}; {line}; mv {output}.partial {output}"]

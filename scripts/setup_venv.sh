@@ -1,12 +1,12 @@
 # Makes and activates .venv in the root of the repository, and installs the package with an extra.
 #   source scripts/setup_venv.sh EXTRA
-# Other scripts source this file from that root. If everything is installed already, it takes no time.
+# Source this file in the root of the repository. If everything is installed already, this takes no time.
 # PYTHON names the interpreter that makes the environment; default: python3.
 
 extra=$1
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))'; then
-    echo "This needs Python 3.11 or newer, because transformers 5.23 does. $python is $("$python" --version 2>&1)." >&2
+    echo "Python 3.11 or newer is needed, because transformers 5.23 needs it. $python is $("$python" --version 2>&1)." >&2
     echo "Set PYTHON to a newer interpreter, for example with: export PYTHON=python3.12" >&2
     exit 1
 fi
@@ -14,7 +14,7 @@ fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 source .venv/bin/activate
 
-# An empty file remembers what was installed. Its name changes with constraints.txt and setup.py.
+# An empty file records what is installed. Its name changes with constraints.txt and setup.py.
 stamp=".venv/installed-$extra-$(cat constraints.txt setup.py | cksum | cut -d' ' -f1)"
 if [ ! -e "$stamp" ]; then
     echo "Installing into .venv (a few minutes the first time) ..." >&2

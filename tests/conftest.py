@@ -22,7 +22,7 @@ from vaswani_transformer.files import lock_folder
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# The tests hold what CPUs compute, to the bit, so they see no GPU unless this variable names one.
+# Expected values are exact results of CPUs. So GPUs are hidden, unless the caller has set CUDA_VISIBLE_DEVICES.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 # Gloo connects processes through the address of the host's name, which may be unreachable. The loopback always works.
@@ -30,12 +30,12 @@ if sys.platform == "linux":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 # ATEN_CPU_CAPABILITY may choose another instruction set. Kernels that torch.compile has cached for one instruction set
-# fail under another, so each has its cache.
+# fail under another, so each instruction set has its own cache.
 KERNELS = f"torchinductor_{os.getuid()}_{torch.backends.cpu.get_cpu_capability()}"
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)  # importing torch may have set it
 
-# Examples have no deadline, because their time says more about the machine than about the code. They are the same in
-# each run, so that no test fails by chance.
+# Hypothesis's examples have no deadline, because their time says more about the machine than about the code. Each run
+# has the same examples, so that no test fails by chance.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
@@ -43,7 +43,7 @@ MEMORY = Path("/dev/shm")
 
 
 def pytest_configure():
-    """Keep temporary files in memory where there is room, because a sync costs nothing there."""
+    """Keep temporary files in memory if it has room, because a sync costs nothing there."""
     if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # some tests write programs and run them
         return
     if shutil.disk_usage(MEMORY).free > 4 * 2**30:
@@ -78,8 +78,8 @@ def tiny_model(tiny_config):
 def build_tiny_model():
     """Return a function that builds the tiny model with changes to its config, in evaluation mode.
 
-    `noise` is the standard deviation of what is added to every weight. Without it, biases of zero and norms of one
-    could hide a mistake.
+    `noise` is the standard deviation of the random numbers that are added to every weight. Without noise, biases are 0
+    and weights of norms are 1, which could hide a mistake.
     """
 
     def build(
@@ -99,7 +99,7 @@ def build_tiny_model():
 
 @pytest.fixture
 def file_calls(tmp_path, monkeypatch):
-    """Return a list that records each sync and each renaming of a path in `tmp_path`: "sync NAME", "rename NAME"."""
+    """Return a list that records each sync and renaming of a path in `tmp_path`, as "sync NAME" or "rename NAME"."""
     calls = []
 
     def record(function, name):
@@ -118,7 +118,7 @@ def file_calls(tmp_path, monkeypatch):
 
 @pytest.fixture
 def little_room():
-    """Return a context manager of a number of bytes: in its block no file can grow larger, as on a full disk."""
+    """Return a function: in the block of `with little_room(n)` no file can grow beyond n bytes, as on a full disk."""
     resource = pytest.importorskip("resource")  # not on Windows
 
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ def little_room():
 
 
 def hold(folder, connection):
-    """Lock `folder`, tell `connection`, and wait."""
+    """Lock `folder`, say so through `connection`, and wait to be killed."""
     with lock_folder(folder):
         connection.send("locked")
         time.sleep(60)
@@ -142,7 +142,7 @@ def hold(folder, connection):
 
 @pytest.fixture
 def another_process_in():
-    """Return a context manager of a folder: in its block another process, which it yields, locks the folder."""
+    """Return a function: in the block of `with another_process_in(folder) as other`, `other` has locked the folder."""
 
     @contextlib.contextmanager
     def start(folder: Path):
@@ -188,7 +188,7 @@ def tiny_data(tmp_path_factory):
 def build_ending_model(build_tiny_model):
     """Return a function that builds the tiny model and adds `end_bias` to the logit of `</s>`.
 
-    With such a bias searches end at all lengths.
+    The bias lets searches end at many different lengths.
     """
 
     def build(*, end_bias: float, max_length_offset: int, **changes) -> VaswaniForConditionalGeneration:
@@ -203,7 +203,7 @@ def build_ending_model(build_tiny_model):
 
 @pytest.fixture(scope="session")
 def build_translator():
-    """Return a function that builds an untrained model and a tokenizer trained on `sentences`."""
+    """Return a function that builds an untrained model, and a tokenizer that is trained on `sentences`."""
 
     def build(
         sentences: list[str], *, vocab_size: int = 290, folder: Path | None = None, **changes
@@ -226,7 +226,7 @@ def build_translator():
 
 @pytest.fixture(scope="session")
 def data_folder():
-    """Return the folder of real data, from $VASWANI_DATA or in shared/data, or skip the test if it is absent."""
+    """Return the folder of real data, $VASWANI_DATA or by default shared/data. Skip the test if it is absent."""
     default = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("VASWANI_DATA", default))
     if not folder.is_dir():
@@ -236,7 +236,7 @@ def data_folder():
 
 @pytest.fixture(scope="module")
 def metric_modules(tmp_path_factory):
-    """Let `evaluate` load metrics without a network, and copy and import their modules in a temporary folder."""
+    """Let `evaluate` load metrics without a network, and keep copies of their modules in a temporary folder."""
     import evaluate  # here, because the import takes a while and few tests need it
 
     folder = str(tmp_path_factory.mktemp("modules"))
@@ -252,6 +252,6 @@ def metric_modules(tmp_path_factory):
 
 
 def forget_metric_modules() -> None:
-    """Remove the imported modules of metrics, so that the next import reads them from the current folder."""
+    """Remove the imported modules of metrics, so that the next import reads them from the folder that is set then."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "evaluate_modules"]:
         del sys.modules[name]

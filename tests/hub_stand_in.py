@@ -1,4 +1,4 @@
-"""A stand-in for the HTTP API of the Hugging Face Hub. It answers what uploading and loading a model ask for."""
+"""A stand-in for the HTTP API of the Hugging Face Hub. It answers the requests that upload and load a model."""
 
 import base64
 import hashlib
@@ -25,7 +25,8 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
-        self.large: dict[str, bytes] = {}  # uploaded large files by their SHA-256, until a commit gives them a path
+        # SHA-256 -> content of an uploaded large file. A later commit gives the file its path.
+        self.large: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
 
     @property

@@ -22,7 +22,7 @@ TINY = replace(
     num_averaged_checkpoints=2,
 )
 WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
-# The recipe.json of a larger run. Its corpus decided vocab_size, its device decided compile.
+# The content of the recipe.json of a larger run. `vocab_size` depended on its corpus, and `compile` on its device.
 DESCRIPTION = {
     "recipe": RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False},
     "seed": 3,

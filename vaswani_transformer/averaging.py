@@ -14,12 +14,13 @@ from .runs import CARD_FILE, COMPLETE, TOKENIZER_FILES, UPDATE, WEIGHTS, check_c
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """Write to `output` the model whose weights are the mean of the weights in `folders` (section 6.1).
 
-    The paper averages the last 5 (base) or 20 (big) checkpoints, which are written every ten minutes. Sums are in
-    float64, and the mean is cast back once. All other files are copied from the last folder, except its card.
+    The paper averages the last 5 (base) or 20 (big) checkpoints, which are written every ten minutes. The weights are
+    added in float64, and their mean is cast to their dtype once. The files beside the weights are copied from the last
+    folder, except its card and its digests.
 
     Raises:
-        ValueError: if `folders` is empty, if a checkpoint is damaged, or if the shapes of weights or the vocabularies
-            differ.
+        ValueError: if `folders` is empty, if a checkpoint is damaged, or if the models differ in their vocabularies or
+            in the shapes of their weights.
     """
     if not folders:
         raise ValueError("there is no checkpoint to average: train until the run has one.")
@@ -41,7 +42,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
             shutil.copy(path, output / path.name)
     if (update := read_update(folders[-1])) is not None:
-        # The number stands in a file, because the bytes of weights with more metadata would vary.
+        # The update gets a separate file. In the metadata of the weights, a second entry would make the bytes vary.
         (output / UPDATE).write_text(f"{update}\n")
     averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:

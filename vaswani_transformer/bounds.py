@@ -1,6 +1,6 @@
 """Bounds for numbers on the command line, in recipes and in files.
 
-Without bounds, a typing error or a damaged file could request all memory.
+Without bounds, a mistyped number or a damaged file could make the program request all memory.
 """
 
 import argparse
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """The numbers from `least` to `most`. If `least` is an int, only whole numbers are meant."""
+    """The numbers from `least` to `most`. If `least` is an int, only whole numbers are allowed."""
 
     least: float
     most: float
@@ -25,7 +25,7 @@ class Number:
         """Return the number in `text`. argparse calls this for an option with this object as its `type`.
 
         Raises:
-            argparse.ArgumentTypeError: if `text` is not such a number.
+            argparse.ArgumentTypeError: if `text` is no number within these bounds.
         """
         try:
             value = type(self.least)(text)

@@ -33,7 +33,7 @@ class Messages(io.FileIO):
     def write(self, data: bytes) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:  # The reader has closed the pipe, and so ends the work.
+        except BrokenPipeError:  # The reader has closed the pipe. `main` then ends the command.
             raise
         except OSError:
             return len(data)
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv`, and return its exit status. Without a command, list the commands.
 
-    An error prints one line on standard error. With --debug it is raised instead.
+    For an error, print one line on standard error. With --debug, raise the error instead.
     """
     _prepare_streams()
     args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
@@ -71,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _run(args)
     except BrokenPipeError:
-        # The reader of the output has closed it (`vaswani translate ... | head`). Buffered text must not be flushed
-        # into the closed pipe at exit.
+        # The reader of the output has closed the pipe (`vaswani translate ... | head`). At exit, Python must not flush
+        # buffered text into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except SystemExit:
         raise
@@ -86,9 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Replace standard streams that the caller has closed, so that no file of a command takes their descriptors.
+    """Replace closed standard streams. Otherwise a file that the command opens would get the descriptor of a stream.
 
-    The use of such a stream then is an error. Standard error becomes `Messages`.
+    To read a replaced standard input, or to write to a replaced standard output, is an error. An open standard error
+    becomes `Messages`.
     """
     for name, mode in (("stdin", "w"), ("stdout", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -104,10 +105,10 @@ def _run(args: argparse.Namespace) -> None:
     check_inputs(args)
     # These imports take seconds. They come late, so that help, usage errors and missing files appear at once.
     import_module(".registration", __package__)
-    # The bar would show the loading and saving of weights.
+    # Otherwise transformers shows progress bars while it loads and saves weights.
     import_module("transformers").utils.logging.disable_progress_bar()
     args.module.run(args)
-    sys.stdout.flush()  # Here a full disk or a closed pipe is an error of the command. At exit it would not be.
+    sys.stdout.flush()  # `main` can explain a full disk or a closed pipe here, but not at exit.
 
 
 def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Settings of PyTorch for devices and processes: precision, TF32, kernels of attention, shapes for the compiler."""
+"""Settings of PyTorch: precision, TF32, attention kernels, compilation, processes and threads."""
 
 import contextlib
 import functools
@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # of `free_cores`
+SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # how long `free_cores` counts cores, and how long a count is used
 
 
 def choose_precision(asked: str | None, device: str) -> str:
-    """Return the precision of a training on a type of `device`: "no", "bf16" or "fp16".
+    """Return the precision for training on the device type `device`: "no", "bf16" or "fp16".
 
-    `asked` has precedence, then a half precision of the launcher, then bf16 on a CUDA device that computes in it
-    (compute capability 8.0). A launcher's "no" counts as no choice, because it is the default of `accelerate launch`.
+    `asked` decides if it is given. Otherwise a half precision of the launcher decides. Otherwise the precision is bf16
+    on a CUDA device that computes in it (from compute capability 8.0 on), and "no" elsewhere. A launcher's "no" does
+    not decide, because it is the default of `accelerate launch`.
     """
     precision = asked or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if asked is None and precision == "no" and device == "cuda":
@@ -25,9 +26,9 @@ def choose_precision(asked: str | None, device: str) -> str:
 
 
 def avoid_plans_per_shape(device: str) -> None:
-    """Disable cuDNN's attention on CUDA, which needs 0.1 to 0.5 s to plan for each new shape.
+    """Turn off cuDNN's attention on CUDA, because it takes 0.1 to 0.5 s to plan for each new shape.
 
-    PyTorch prefers it on Hopper. Flash and memory-efficient attention need no plans.
+    On Hopper GPUs, PyTorch prefers cuDNN's attention. Flash attention and memory-efficient attention need no plans.
     """
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -36,15 +37,16 @@ def avoid_plans_per_shape(device: str) -> None:
 def allow_tf32(device: str) -> None:
     """Let CUDA round the factors of float32 products to TF32. NVIDIA_TF32_OVERRIDE=0 in the environment forbids it."""
     if device == "cuda":
-        torch.set_float32_matmul_precision("high")  # the compiler of torch 2.13 cannot read the newer setting
+        torch.set_float32_matmul_precision("high")  # The compiler of torch 2.13 cannot read the newer fp32_precision.
 
 
 def compile_once(model: nn.Module) -> Callable:
-    """Return `model`, compiled at its first call for batches of all shapes, except where a size is one.
+    """Return `model`, which its first call compiles for batches of all shapes.
 
-    Sizes are symbols, because compiling for each of about 300 shapes of batches would take hours of the first epoch.
-    Two settings of the whole process keep PyTorch from compiling again. By the first, other numbers, such as rates of
-    dropout, are constants. By the second, sizes that are equal in the first batch may differ in others.
+    Sizes are symbols in the compiled code. Only a size of 1 is compiled separately. To compile for each of about 300
+    batch shapes would take hours of the first epoch. Two settings, which hold for the whole process, keep PyTorch from
+    compiling again. The first makes other numbers, such as dropout rates, constants. The second lets two sizes that are
+    equal in the first batch differ in later batches.
     """
     torch._dynamo.config.specialize_float = True
     torch.fx.experimental._config.use_duck_shape = False
@@ -52,7 +54,10 @@ def compile_once(model: nn.Module) -> Callable:
 
 
 def check_processes(num_processes: int) -> None:
-    """Raise a ValueError if the launcher started another number of processes, because each would do all the work."""
+    """Raise a ValueError if the launcher did not start `num_processes` processes.
+
+    Processes that are not connected would each do all the work.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) != num_processes:
         raise ValueError(
             f"the launcher started {os.environ['WORLD_SIZE']} processes, but they are not connected: each knows of "
@@ -62,11 +67,11 @@ def check_processes(num_processes: int) -> None:
 
 @contextlib.contextmanager
 def free_cores(device: torch.device) -> Iterator[None]:
-    """Let PyTorch compute with as many threads as this process gets cores, while the block runs.
+    """Limit PyTorch's threads to the number of cores that this process gets, while the block runs.
 
-    The threads of a search wait for each other at every product. Beside one busy process on two cores, two threads took
-    2 to 4 times as long as one, and alone 0.6 to 0.8 times as long. The number of threads does not change a
-    translation. It stays as it is for a GPU, and where OMP_NUM_THREADS is in the environment, which launchers set.
+    The threads of a search wait for each other at every product. On two cores, two threads took 0.6 to 0.8 times as
+    long as one thread. Beside another busy process they took 2 to 4 times as long as one. Translations do not depend on
+    the number of threads. It is not limited for a GPU, or if the environment has OMP_NUM_THREADS, which launchers set.
     """
     most_threads = torch.get_num_threads()
     if device.type != "cpu" or most_threads == 1 or "OMP_NUM_THREADS" in os.environ:
@@ -82,7 +87,7 @@ def free_cores(device: torch.device) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _count_cores(num_threads: int, _period: float) -> float:
-    """Return how many cores `num_threads` threads get in a short test, which is made once in each period."""
+    """Return how many cores `num_threads` threads get in a short test. A new `_period` repeats the test."""
     entries = torch.zeros(num_threads * 2**16)  # enough for PyTorch to give each thread a part
     entries.add_(1)  # The first operation starts the threads.
     started, used_before = time.perf_counter(), time.process_time()

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # Libraries raise them over a damaged file.
+OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # Libraries raise these errors for a damaged file.
 LOCK_FILE = "lock"
 RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
@@ -24,10 +24,11 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
     """Open a new file. When it is whole and on disk, it replaces the file at `path`.
 
     Args:
-        unfinished: the name of the new file until then, on the same file system; by default `path` with `.partial`.
+        unfinished: the path of the new file until it is whole, on the file system of `path`. The default is `path` with
+            `.partial` after its name.
 
     Raises:
-        OSError: if the file cannot be written. The error names the file, also if the disk is full.
+        OSError: if the file cannot be written. The error names the file, even if the disk is full.
     """
     unfinished = unfinished or path.with_name(f"{path.name}.partial")
     try:
@@ -55,8 +56,8 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     if old.exists() and not folder.exists():  # A process was killed between the two steps of `_swap`.
         old.rename(folder)
-    for left in (new, old):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in (new, old):
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         new.mkdir(parents=True)
         yield new
@@ -73,7 +74,7 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
         _swap(new, folder, old)
         sync(folder.parent)
     finally:
-        shutil.rmtree(new, ignore_errors=True)  # It is unfinished, or has the earlier content of `folder`.
+        shutil.rmtree(new, ignore_errors=True)  # `new` is unfinished, or `_swap` left the old folder there.
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
@@ -116,7 +117,7 @@ def digest_file(path: Path) -> str:
 
 
 def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
-    """Return "FILE is missing" or "FILE is damaged" for the first file that is not as in `digests`, or ""."""
+    """Return "FILE is missing" or "FILE is damaged" for the first file that differs from `digests`; "" if none does."""
     found = digest_files(folder, [folder / name for name in digests])
     for name, digest in digests.items():
         if found.get(name) != digest:
@@ -125,14 +126,14 @@ def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
 
 
 def read_object(path: Path) -> dict:
-    """Return the JSON object in a file. Raise a ValueError with the name of the file if it holds something else."""
+    """Return the JSON object in the file at `path`. If it holds no JSON object, raise a ValueError that names it."""
     with blaming(path):
         return dict(**json.loads(path.read_text(encoding="utf-8")))
 
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Turn errors of the block over damaged content into a ValueError that names `path`, the file that caused them."""
+    """Turn the block's errors about damaged content into a ValueError that names `path`, the damaged file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, *OF_LIBRARIES) as error:
@@ -146,12 +147,12 @@ def find_changes(recorded: object, given: object, name: str = "", defaults: Mapp
 
     Args:
         name: the beginning of all paths.
-        defaults: path -> value, for settings that may be missing.
+        defaults: the values of settings that may be missing, by their paths.
     """
     if isinstance(recorded, dict) and isinstance(given, dict):
         for key in sorted(recorded.keys() | given.keys()):
             path = f"{name}.{key}" if name else key
-            values = (it.get(key, (defaults or {}).get(path)) for it in (recorded, given))
+            values = (settings.get(key, (defaults or {}).get(path)) for settings in (recorded, given))
             yield from find_changes(*values, path, defaults)
     elif recorded != given:
         was, now = ("not set" if value is None else json.dumps(value) for value in (recorded, given))
@@ -167,21 +168,21 @@ def claim(
     free: Collection[str] = (),
     defaults: Mapping[str, object] | None = None,
 ) -> dict:
-    """Record the settings of a folder in its JSON file at `path`. If the file exists, compare the settings with it.
+    """Record the settings of a folder in its JSON file at `path`. If the file exists, compare `settings` with it.
 
     Args:
         settings: JSON values on which the results depend. Other entries of the file are not compared.
-        advice: sentences for a user whose settings differ.
-        owned: names or patterns of further files that will be written into the folder, or removed from it.
-        free: paths of settings that may change.
+        advice: the end of the error message if settings differ: what the user can do.
+        owned: names or patterns of the other files that the caller will write into the folder or remove from it.
+        free: settings that may change, by their paths as in `find_changes`.
         defaults: see `find_changes`.
 
     Returns:
         the content of the file.
 
     Raises:
-        ValueError: if the file has other settings (the message names the differences), or if it is damaged. Also if it
-            does not exist, but one of the `owned` files does, because that is a file of the user.
+        ValueError: if the file is damaged or has other settings; the message names the differences. Also if the file is
+            missing, but one of the `owned` files exists, because that may be a file of the user.
     """
     settings = json.loads(json.dumps(settings))
     if not path.exists():
@@ -205,4 +206,4 @@ def lock_folder(folder: Path) -> Iterator[None]:
         with FileLock(folder / LOCK_FILE, blocking=False):
             yield
     except Timeout:
-        raise ValueError(f"another process is writing in {folder}: wait for it, or name another output.") from None
+        raise ValueError(f"another process writes in {folder}: wait until it ends, or name another output.") from None

@@ -26,18 +26,19 @@ BOUNDS = {  # for fields of a generation config
 
 
 def may_be_on_hub(name: str | Path) -> bool:
-    """Return True if `name` has the form owner/name of the Hub, unless a folder "owner" exists here.
+    """Return True if `name` has the form owner/name of a Hub id, and there is no folder "owner" here.
 
-    Otherwise it is the mistyped name of a folder. Without a network, a request to the Hub would take a minute.
+    Any other name is taken for a mistyped folder. The Hub is not asked for it, because a request without a network
+    takes a minute.
     """
     path = Path(name)
     return len(path.parts) == 2 and not path.parent.is_dir()
 
 
 class Loaded(NamedTuple):
-    """A loaded model. Its name may mean another model later, such as the name of a run in training."""
+    """A loaded model and its files. Later the name that `load` was given may mean a newer model, if it names a run."""
 
-    folder: Path  # the folder of its files; for a model of the Hub, the folder of the commit in the cache
+    folder: Path  # the folder with the model's files; for a Hub model, the folder of the commit in the cache
     model: VaswaniForConditionalGeneration
     tokenizer: PreTrainedTokenizerFast
     fingerprint: str  # a digest of these files, see `fingerprint_model`
@@ -58,10 +59,9 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         dtype: the data type of the weights, such as "bfloat16"; by default the data type in the config.
 
     Raises:
-        FileNotFoundError: if the folder holds no model, or lacks a part of one.
-        OSError: if a file changes while it is loaded, or if the Hub has no such model.
-        ValueError: if it is another kind of model, if one of its files is damaged, or if the files do not belong
-            together.
+        FileNotFoundError: if `name` is neither a folder nor a Hub id, or if a part of the model is missing.
+        OSError: if a file changes while it is loaded, or if the Hub has no model of this name.
+        ValueError: if the model is of another type, if a file is damaged, or if the files do not belong together.
     """
     path = Path(name)
     options = {} if dtype is None else {"dtype": dtype}
@@ -74,7 +74,7 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
     else:
         with naming_damage(name):
             folder = Path(hf_hub_download(str(name), "config.json")).parent
-        revision = folder.name  # All parts are loaded from the same commit.
+        revision = folder.name  # Model and tokenizer are loaded from this commit.
     with _refusing_changes(folder):
         model = _load_model(str(name), revision=revision, **options)
         tokenizer = load_tokenizer(name, revision=revision)
@@ -105,7 +105,7 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
             f"{name} is a model of type {config.model_type!r}, expected {VaswaniConfig.model_type!r}. `vaswani "
             f"convert` converts models of MarianMT and OPUS-MT."
         )
-    options["attn_implementation"] = "sdpa"  # A kernel that config.json names may be code of a stranger.
+    options["attn_implementation"] = "sdpa"  # config.json may name a kernel that is a stranger's code.
     with naming_damage(name):
         model, report = VaswaniForConditionalGeneration.from_pretrained(
             name, config=config, output_loading_info=True, **options
@@ -137,7 +137,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
             raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {options[name]!r}")
     if (heads := options.get("alignment_heads")) is not None:
         known = [[layer, head] for layer in range(config.decoder_layers) for head in range(config.num_heads)]
-        # They are compared as text, because True == 1.
+        # Pairs are compared as text, because True == 1 in Python.
         if not isinstance(heads, list) or not heads or not {*map(str, heads)} <= {*map(str, known)}:
             raise ValueError(
                 f"alignment_heads must be pairs of a layer below {config.decoder_layers} and a head below "
@@ -164,7 +164,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
 
 @contextlib.contextmanager
 def naming_damage(name: str | Path) -> Iterator[None]:
-    """Name the model in errors of the block: a ValueError for a damaged file, an OSError if the Hub has no model."""
+    """Let errors of the block name the model: a ValueError for a damaged file, an OSError if the Hub has no model."""
     try:
         yield
     except OSError as error:
@@ -188,7 +188,7 @@ def _refusing_changes(folder: Path) -> Iterator[None]:
         yield
     finally:
         if not before <= _identify_files(folder):
-            raise OSError(f"{folder} changed while it was read, perhaps by a training: repeat the command.")
+            raise OSError(f"{folder} changed while it was read, perhaps by a training run: repeat the command.")
 
 
 def _identify_files(folder: Path) -> set[tuple[str, int, int, int]]:

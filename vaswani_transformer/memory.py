@@ -1,4 +1,4 @@
-"""Limits of the memory that oneDNN and glibc keep, for processes on a CPU with batches of many shapes."""
+"""Limits for the memory that oneDNN and glibc keep while a CPU computes batches of many shapes."""
 
 import contextlib
 import ctypes
@@ -7,16 +7,16 @@ import os
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # numbers of mallopt(3)
 FREED_BYTES_TO_KEEP = 256 * 2**20
 LARGEST_KEPT_BLOCK = 32 * 2**20  # the largest that glibc allows
-KERNELS_TO_KEEP = "192"  # with 160, a search of 64 sentences built its kernels again in each step
+KERNELS_TO_KEEP = "192"  # With 160, a search of 64 sentences built its kernels again in each step.
 
 
 def tune_memory() -> None:
-    """Let oneDNN keep fewer kernels, and glibc more freed memory. Call it before the first product.
+    """Let oneDNN keep fewer kernels, and glibc more freed memory. This must happen before the first matrix product.
 
-    oneDNN has a kernel of up to a megabyte for each shape of a product, and keeps 1,024 in each of two caches.
-    Searches of batches of all sizes grew by 0.8 GB without this limit, and by 0.3 GB with it. The environment may set
-    another limit. glibc keeps the memory that each step of a search frees, so that a search of 64 sentences takes 9 to
-    11 % less time.
+    oneDNN builds a kernel of up to a megabyte for each shape of a matrix product. It keeps 1,024 kernels in each of two
+    caches. During searches with batches of all sizes, a process grew by 0.8 GB without this limit, and by 0.3 GB with
+    it. The environment may set another limit. glibc keeps the memory that each step of a search frees, so that a search
+    of 64 sentences takes 9 to 11 % less time.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, KERNELS_TO_KEEP)

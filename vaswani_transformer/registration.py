@@ -13,7 +13,7 @@ from .translation.pipeline import AnyTranslationPipeline
 
 
 class _NoDefaultModel(dict):
-    """The default models of a task without any. transformers looks for one if it is given no model."""
+    """The default models of a task that has none. transformers asks for one if the user gives no model."""
 
     def __contains__(self, name):
         raise ValueError('the task "translation" has no default model: give model="folder or Hub id".')
@@ -27,7 +27,8 @@ def register_task() -> None:
     pipelines.REMOVED_TASKS.pop("translation", None)
     check_task = registry.check_task
     registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
-    # If register_pipeline() registered the task, save_pretrained() of a pipeline would lose the languages of its model.
+    # register_pipeline() would register the task too. But save_pretrained() of a pipeline would then overwrite the task
+    # names in the model's config, which contain its languages.
     registry.supported_tasks["translation"] = {
         "impl": AnyTranslationPipeline,
         "pt": (AutoModelForSeq2SeqLM,),

@@ -30,7 +30,7 @@ LOG_FILE = "log.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
 
-PREFIX = "step-"  # of the names of checkpoints that are written on schedule
+PREFIX = "step-"  # begins the names of checkpoints that are written on schedule
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
 COMPLETE = "COMPLETE"
@@ -41,11 +41,11 @@ TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # A model has one of them. T
 SUFFIXES = (".json", ".safetensors", ".spm")  # Translations depend on files with these endings.
 CARD_FILE = "README.md"
 EXAMPLE_FILE = "example.json"
-UPDATE = "UPDATE"  # It names the update at which the newest checkpoint of a mean was written.
+UPDATE = "UPDATE"  # holds the update after which the newest checkpoint of a mean was written
 
 
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
-    """Return the name of a whole checkpoint. While it is being written, `PARTIAL_PREFIX` stands before this name."""
+    """Return the name of a complete checkpoint. `PARTIAL_PREFIX` stands before it while the checkpoint is written."""
     return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 
 
@@ -75,7 +75,7 @@ def resumable_checkpoints(folder: Path) -> list[Path]:
 
 
 def read_digests(checkpoint: Path) -> dict[str, str]:
-    """Return SHA-256 of the files of `checkpoint`, by their names."""
+    """Return the recorded SHA-256 of each file of `checkpoint`, by the names of the files."""
     path = checkpoint / COMPLETE
     with blaming(path):
         return dict(read_object(path)["files"])
@@ -86,7 +86,7 @@ def check_checkpoint(folder: Path) -> None:
     # Files of the training state, whose names have a slash, are not checked: older checkpoints no longer have them.
     digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}
     if fault := find_damage(folder, digests):
-        raise ValueError(f"{fault}: copy it back, or remove {folder} to do without it.")
+        raise ValueError(f"{fault}: copy the file back, or remove {folder} to continue without this checkpoint.")
 
 
 def read_num_averaged(run: Path) -> int:
@@ -98,7 +98,7 @@ def read_num_averaged(run: Path) -> int:
 
 
 def read_update(model: Path) -> int | None:
-    """Return the update after which `model` was written; None if unknown. A mean counts as its newest checkpoint."""
+    """Return the update after which `model`, or the newest checkpoint of a mean, was written; None if unknown."""
     path = model / UPDATE
     if model.name.startswith((PREFIX, STOPPED_PREFIX)):
         return checkpoint_step(model)
@@ -112,7 +112,7 @@ def find_model_folder(path: Path) -> Path:
     If a checkpoint is used, a line on standard error says so.
 
     Raises:
-        ValueError: if this checkpoint is damaged.
+        ValueError: if the checkpoint to use is damaged.
     """
     model = path / MODEL_FOLDER
     found = complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
@@ -136,8 +136,8 @@ def find_model(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if a run has no model yet, or if a part is missing.
-        ValueError: if transformers would silently ignore a damaged file, or if a part is a pipe or a folder instead of
-            a file.
+        ValueError: if a part is a pipe or a folder instead of a file, or if generation_config.json is damaged, which
+            transformers would silently ignore.
     """
     folder = find_model_folder(path)
     for part in folder.glob("[!.]*"):
@@ -155,5 +155,5 @@ def find_model(path: Path) -> Path:
             f"(with its tokenizer), or a run folder."
         )
     if (folder / GENERATION_CONFIG_NAME).exists():
-        read_object(folder / GENERATION_CONFIG_NAME)  # raises an error if damaged; transformers would ignore it
+        read_object(folder / GENERATION_CONFIG_NAME)  # raises an error if it is damaged
     return folder

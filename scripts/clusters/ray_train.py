@@ -2,7 +2,7 @@
 
     python scripts/clusters/ray_train.py --workers 16 --recipe base_en_de --data data --output runs/base
 
-All arguments besides --workers go to `vaswani train`. Data and run must lie in folders that all nodes see. When a
+All arguments besides --workers go to `vaswani train`. All nodes must see the folders of --data and --output. When a
 process fails, Ray starts all processes again, and they continue from the last checkpoint. To train without GPUs, set
 ACCELERATE_USE_CPU=true in the environment.
 """
@@ -22,9 +22,9 @@ from ray.train.torch import TorchConfig, TorchTrainer
 def train(settings: dict) -> None:
     """Run `vaswani train` in a child process of this worker.
 
-    It needs a child process because Ray calls this function outside the main thread, and Python handles SIGTERM only in
-    main threads. The processes find each other by Ray's variables in the environment, except for the port: the port in
-    the environment is already used by Ray's process group.
+    A child process is needed, because Ray calls this function outside the main thread, and Python handles SIGTERM only
+    in the main thread of a process. The processes find each other by the variables that Ray has set in the environment.
+    Only the port is new, because Ray's process group already uses the port in the environment.
     """
     with socket.socket() as listener:
         listener.bind(("", 0))

@@ -20,8 +20,8 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, 
 from vaswani_transformer.engine.engine import Engine
 
 WIDTHS = {"d_model": 16, "d_ff": 32, "num_heads": 4}
-COUNTED_UPDATE = 3  # the first is not typical: Adam allocates its averages in it
-VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # of the model and the sentences that are searched
+COUNTED_UPDATE = 3  # the first update is not typical, because Adam allocates its averages
+VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # tokens: the vocabulary of the searched model, and its longest source
 
 
 class Counted(BaseException):
@@ -39,7 +39,7 @@ def count_update(recipe: str) -> Counts:
         command = ["prepare", "--recipe", recipe, "--train", *train, "--dev", *dev, "--output", f"{folder}/data"]
         if cli.main(command):
             raise RuntimeError("vaswani prepare failed")
-        AcceleratorState._reset_state(reset_partial_state=True)  # it may remember another device
+        AcceleratorState._reset_state(reset_partial_state=True)  # otherwise it may remember another device
         updates = []
 
         def end_update(*_) -> None:
@@ -61,13 +61,17 @@ def count_update(recipe: str) -> Counts:
 
 
 def count_search(*, num_sentences: int, num_beams: int, num_steps: int) -> tuple[Counts, Counts, int]:
-    """Return the counts of a search up to and with its first step, the counts of all later steps, and their number.
+    """Count what a search sends to the pretended GPU.
 
-    A translation may have 2 tokens more than its source. So sentences of different lengths end at different steps, and
-    leave the search.
+    A translation may have at most 2 tokens more than its source. So sentences of different lengths end at different
+    steps, and leave the search.
+
+    Returns:
+        the counts up to the end of the first step, the counts of all later steps together, and the number of later
+        steps.
 
     Raises:
-        RuntimeError: if the CPU finds other tokens.
+        RuntimeError: if the same search on the CPU finds other tokens.
     """
     torch.manual_seed(0)
     model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=VOCAB_SIZE, **WIDTHS)).eval()
@@ -92,7 +96,7 @@ def count_search(*, num_sentences: int, num_beams: int, num_steps: int) -> tuple
 
 
 def print_counts(title: str, counts: Counts, num_steps: int = 1) -> None:
-    """Print the counts divided by `num_steps`: for each kind the sum, and the 15 lines that cause most of it."""
+    """Print the counts divided by `num_steps`: for each kind the sum, and the 15 lines of code that cause most."""
     print(title)
     for kind, events in vars(counts).items():
         print(f"{events.total() / num_steps:10.4g}  {kind}")

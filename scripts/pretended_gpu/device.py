@@ -2,7 +2,7 @@
 
 PyTorch allows other packages to define one further device (PrivateUse1). This device is defined in Python. A
 `DeviceTensor` says that it lies on "gpu:0", and holds an ordinary tensor, with which every operation is computed. So
-results are computed by the CPU, while the project's code takes the branches for a GPU. Import this file in a separate
+the CPU computes the results, while the project's code takes the branches for a GPU. Import this file in a separate
 process, because the device stays defined until the process ends.
 """
 
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 PACKAGE = Path(__file__).resolve().parents[2] / "vaswani_transformer"
 aten = torch.ops.aten
-WAITS = {  # operations for whose result, or the size of whose result, the host waits
+WAITS = {  # operations after which the host waits, for the result or for its size
     aten._local_scalar_dense, aten.equal, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.bincount,
     aten._unique2, aten.unique_dim, aten.unique_consecutive,
 }  # fmt: skip
@@ -36,8 +36,8 @@ FREE = {  # operations that start no kernel, besides views
 def project_line() -> str:
     """Return the innermost running line of the package, as `folder/file.py:12 function`.
 
-    PyTorch's backward pass runs in a separate thread, which no line of the package has called. There, return the name
-    of the backward step instead.
+    PyTorch's backward pass runs in a separate thread, in which no line of the package is running. In that thread, the
+    name of the backward step is returned.
     """
     frame = sys._getframe(1)
     root = f"{PACKAGE}/"
@@ -110,7 +110,7 @@ class DeviceTensor(torch.Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         """Return the names of the inner tensors, and no further context.
 
-        A class with this method makes `Module.to` exchange the contents of a parameter, so that tied weights stay tied.
+        If a class has this method, `Module.to` exchanges the contents of a parameter. So tied weights stay tied.
         """
         return ["host"], None
 
@@ -124,7 +124,7 @@ class DeviceTensor(torch.Tensor):
 
 
 class PretendedGpu(TorchDispatchMode):
-    """A context manager, in whose block "gpu" can be used like "cuda".
+    """A context manager. In its block, "gpu" can be used like "cuda".
 
     Attributes:
         counts: the events since the last call of `take_counts`.
@@ -188,11 +188,11 @@ class PretendedGpu(TorchDispatchMode):
         line = project_line()
         counts = self.counts
         name = packet.__name__
-        strangers = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
+        host_tensors = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
         if packet in (aten._to_copy, aten.copy_):
             is_blocking = not kwargs.get("non_blocking", packet is aten.copy_ and len(args) > 2 and args[2])
             is_to_device = isinstance(args[0], DeviceTensor) if packet is aten.copy_ else is_result_on_device
-            if strangers or not is_to_device:  # otherwise it is a copy within the device
+            if host_tensors or not is_to_device:  # otherwise it is a copy within the device
                 if is_blocking:
                     counts.waits[f"copy to the {'device' if is_to_device else 'host'}", line] += 1
                 if is_to_device:
@@ -204,7 +204,7 @@ class PretendedGpu(TorchDispatchMode):
                     counts.waits["boolean index", line] += 1
                 if not isinstance(index, DeviceTensor):
                     counts.waits["index on the host", line] += 1
-        elif any(stranger.dim() for stranger in strangers):
+        elif any(tensor.dim() for tensor in host_tensors):
             counts.mixed[name, line] += 1
         if packet in WAITS or (func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is None):
             counts.waits[name, line] += 1
@@ -229,7 +229,7 @@ def _tensors_of(values: Iterable) -> Iterator[torch.Tensor]:
 
 
 def _to_host(value):
-    """Return an argument of an operation with its tensors, and its device, on the CPU."""
+    """Return an argument of an operation for the CPU: tensors become CPU tensors, and a device becomes the CPU."""
     if isinstance(value, DeviceTensor):
         return value.host
     if isinstance(value, (list, tuple)):
@@ -238,7 +238,7 @@ def _to_host(value):
 
 
 def _to_device(value):
-    """Return a result of the CPU with its tensors on the device."""
+    """Return a result of the CPU with all its tensors on the pretended GPU."""
     if isinstance(value, torch.Tensor):
         return DeviceTensor(value)
     return type(value)(map(_to_device, value)) if isinstance(value, (list, tuple)) else value

@@ -22,7 +22,7 @@ WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
 def sentences(count, seed):
-    """Return `count` sentences of three to six words, always the same for a seed."""
+    """Return `count` sentences of three to six words. Equal seeds give equal sentences."""
     state, lines = seed, []
     for _ in range(count):
         line = []
@@ -35,7 +35,7 @@ def sentences(count, seed):
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory):
-    """A folder with text, data and a run, whose model has learnt to write sentences backwards."""
+    """Return a folder with text, data and a run. The model of the run has learnt to write sentences backwards."""
     folder = tmp_path_factory.mktemp("workshop")
     RECIPES["reverse"] = replace(
         BASE,
@@ -86,11 +86,11 @@ def test_standard_input_is_translated_with_a_warning_about_long_sentences(worksh
     done = run_module("translate", "--model", workshop / "run", *streams, text="alpha beta\n" + "alpha " * 400 + "\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
-    assert "sentences of more than 256 tokens, the longest in training: 1." in done.stderr
+    assert "sentences longer than the longest in training (256 tokens): 1." in done.stderr
 
 
 @pytest.mark.slow
-def test_a_dash_is_standard_input_for_one_of_the_texts(workshop):
+def test_a_dash_means_standard_input_for_at_most_one_of_the_texts(workshop):
     sources, targets = ((workshop / name).read_text(encoding="utf-8") for name in ("dev.en", "dev.de"))
     score = ["score", "--model", workshop / "run", "--source"]
     done = run_module(*score, "-", "--target", workshop / "dev.de", text=sources)
@@ -104,8 +104,8 @@ def test_a_dash_is_standard_input_for_one_of_the_texts(workshop):
 @pytest.mark.slow
 def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path):
     assert cli.main(["average", "--run", str(workshop / "run"), "--output", str(tmp_path / "m")]) == 0
-    one, other = (path / "model.safetensors" for path in (tmp_path / "m", workshop / "run" / "model"))
-    assert one.read_bytes() == other.read_bytes()
+    averaged, final = (path / "model.safetensors" for path in (tmp_path / "m", workshop / "run" / "model"))
+    assert averaged.read_bytes() == final.read_bytes()
 
 
 @pytest.mark.slow
@@ -117,9 +117,9 @@ def test_a_signal_ends_training_with_status_75_and_the_same_command_continues(
     arguments = ["train", "--recipe", "phrasebook", "--data", str(workshop / "data"), "--output", str(run)]
     arguments += ["--num_updates", "30", "--log_interval", "1"]
 
-    def write_and_ask_to_stop(log, line, **told):
+    def write_and_ask_to_stop(log, line, **facts):
         monkeypatch.undo()
-        log.write(line, **told)
+        log.write(line, **facts)
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(Log, "write", write_and_ask_to_stop)
@@ -161,7 +161,7 @@ def write(folder, name, text):
 
 
 def prepare_a_pair(folder, *endings):
-    """Return the arguments of a command that prepares one pair. Its two files have the suffixes `endings`."""
+    """Return the arguments of a command that prepares one pair. Source and target files have the suffixes `endings`."""
     files = [write(folder, f"{name}.{ending}", name) for name in ("train", "dev") for ending in endings]
     return ["prepare", "--train", *files[:2], "--dev", *files[2:], "--output", str(folder / "data")]
 
@@ -193,7 +193,7 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings
 )
 def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    os.mkdir("runs")  # So runs/gone is no name on the Hub.
+    os.mkdir("runs")  # With this folder, runs/gone is taken for a path, not for a name on the Hub.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert cli.main(arguments) == 1
     error = capsys.readouterr().err
@@ -201,7 +201,7 @@ def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, ar
     assert error.count("\n") == 1
 
 
-def test_a_mistyped_option_is_named_with_the_nearest_one(capsys):
+def test_the_error_about_a_mistyped_option_suggests_the_nearest_option(capsys):
     with pytest.raises(SystemExit):
         cli.main(["translate", "--model", "m", "--beam", "5"])
     assert "unrecognized arguments: --beam 5; did you mean --num_beams?" in capsys.readouterr().err
@@ -224,7 +224,7 @@ def test_counts_must_be_positive_integers(option, value, capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_set_changes_a_recipe(monkeypatch):
+def test_the_options_of_training_change_the_recipe(monkeypatch):
     build_run = mock.Mock(side_effect=ValueError("enough"))
     monkeypatch.setattr("vaswani_transformer.training.setup.build_run", build_run)
     changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
@@ -276,7 +276,7 @@ def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
     assert (tmp_path / "read").read_text() == "a dog\n"
 
 
-def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
+def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no connection")
 

@@ -42,9 +42,9 @@ def blocks(language):
 
 
 @pytest.fixture(scope="module")
-def desk(build_translator, tmp_path_factory):
-    """A folder that holds every model that a document names. Models that are not in the repository are untrained."""
-    folder = tmp_path_factory.mktemp("desk")
+def models_folder(build_translator, tmp_path_factory):
+    """Return a folder with every model that a document names. Models that are not in the repository are untrained."""
+    folder = tmp_path_factory.mktemp("models")
     (folder / "model_cards").mkdir()
 
     def place(name):
@@ -67,9 +67,9 @@ def desk(build_translator, tmp_path_factory):
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_every_python_block_runs(block, desk, capsys, monkeypatch):
+def test_every_python_block_runs(block, models_folder, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with chdir(desk):
+    with chdir(models_folder):
         exec(compile(block.replace("$model_id", "OWNER/NAME"), "block", "exec"), {})
     assert capsys.readouterr().out
 
@@ -130,7 +130,7 @@ def test_every_program_that_a_document_names_exists(name):
 
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_finished_cards_have_the_form_of_the_template_and_valid_metadata(path):
+def test_model_cards_have_the_headings_of_the_template_and_valid_metadata(path):
     text = path.read_text(encoding="utf-8")
     assert ModelCard(text).data.license
     headings = re.findall(r"^## .*$", text, re.MULTILINE)

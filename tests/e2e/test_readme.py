@@ -41,7 +41,7 @@ def test_the_readme_is_short():
     assert len(README.splitlines()) <= 110
 
 
-def test_every_row_of_the_map_of_the_paper_is_read():
+def test_the_pattern_matches_every_row_of_the_map_of_the_paper():
     table = MAP.split("## The paper, section by section")[1].split("\n## ")[0]
     assert len(ROWS) == sum(line.startswith("| ") for line in table.splitlines()) - 1  # without the header
 

@@ -25,7 +25,7 @@ def code_cells(notebook):
 def kinds(cell):
     """Return the kinds of the outputs of `cell`: the name of a stream, the formats of a picture, or "error".
 
-    A stream counts once in a row, because the number of its parts depends on when it was flushed.
+    Successive outputs of one kind count once, because the number of parts of a stream depends on when it was flushed.
     """
     found = [output.get("name") or " ".join(sorted(output.get("data", ()))) or "error" for output in cell.outputs]
     return [kind for kind, _ in groupby(found)]
@@ -50,14 +50,14 @@ def saved():
 
 @pytest.fixture(scope="module")
 def executed(saved, bundled_model, tmp_path_factory):
-    """The notebook with new outputs, executed from the first cell in an empty folder."""
+    """Return the notebook with new outputs, executed from the first cell in an empty folder."""
     folder = tmp_path_factory.mktemp("tour")
     notebook = copy.deepcopy(saved)
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(folder)}})
-    # IPython gets a new folder, because it would read start-up files and settings in the folder of the user.
+    # In a new folder, IPython does not read the start-up files and settings of the user.
     client.execute(env=os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(folder / "ipython"), "HF_HUB_OFFLINE": "1"})
     return notebook
 

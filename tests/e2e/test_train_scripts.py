@@ -1,4 +1,4 @@
-"""The runs of scripts/run.py are commands that the package understands. One of them is executed to its scores."""
+"""The runs of scripts/run.py are commands that the package understands. One run is executed from text to scores."""
 
 import json
 import os
@@ -20,7 +20,7 @@ RESULTS = SCRIPTS / "benchmarks" / "results" / "table3_reduced"
 
 @pytest.fixture
 def record(tmp_path, monkeypatch):
-    """A function that returns the parsed arguments of each `vaswani` command of a run, and executes none of them."""
+    """Return a function that returns the parsed arguments of each `vaswani` command of a run, and executes none."""
 
     def run(name, *options):
         commands = []
@@ -48,7 +48,7 @@ def test_a_run_prepares_trains_and_scores_its_recipe(record, tmp_path, name):
         assert outputs.parent == training.output
 
 
-def test_each_text_is_read_in_both_languages(record):
+def test_the_text_of_each_set_is_a_source_file_and_a_target_file(record):
     prepare, _, score = record("iwslt14_de_en")
     assert (prepare.train, prepare.dev) == (
         [["TEXTS/train.de", "TEXTS/train.en"]],
@@ -57,11 +57,11 @@ def test_each_text_is_read_in_both_languages(record):
     assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
 
 
-def test_the_everyday_models_train_on_every_disturbed_corpus(record, tmp_path):
-    copies = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
+def test_the_everyday_models_train_on_every_corpus_of_disturbed_text_json(record, tmp_path):
+    corpora = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
     for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_small_rate", "runs/everyday_en_de")):
         sources = [source for source, _ in record(name)[0].train]
-        assert sources == [f"{folder}/text/{corpus}/train.en" for corpus in copies]
+        assert sources == [f"{folder}/text/{corpus}/train.en" for corpus in corpora]
 
 
 def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tmp_path):
@@ -80,7 +80,7 @@ def test_a_run_without_the_folder_of_its_texts_is_refused(capsys):
     assert "the run multi30k_raw needs --folder, the folder with its texts" in capsys.readouterr().err
 
 
-def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(record, tmp_path):
+def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_first_checkpoint(record, tmp_path):
     rows = ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
     for row in rows:
         for step in ("09", "10"):
@@ -91,6 +91,7 @@ def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(r
     scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
+    # A row ends after 10 epochs without a gain and keeps 11 checkpoints, so the first one is of the best epoch.
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000009"
     assert scores[1].json == tmp_path / "run" / "A2" / "dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]

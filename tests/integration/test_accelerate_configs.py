@@ -34,4 +34,4 @@ def test_processes_without_a_gpu_work_together(tmp_path):
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, f"{tmp_path}/probe.py"]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
     output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-    assert b"".join(output.split()) == b"22"  # the processes share one pipe: their line ends may come last
+    assert b"".join(output.split()) == b"22"  # the processes share a pipe: both line ends may come last

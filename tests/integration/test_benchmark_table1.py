@@ -13,6 +13,6 @@ def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
     assert table1.main([*sizes, "--repeats", "1"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
-    assert printed.count("n^2.00") >= len(table1.LAYERS)  # the times may grow with the same exponent by chance
+    assert printed.count("n^2.00") >= len(table1.LAYERS)  # the memory of all layers, and by chance some times
     assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
-    assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # nothing was measured
+    assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # 0 means that nothing was measured

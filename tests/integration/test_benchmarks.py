@@ -44,9 +44,9 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-def test_the_peak_of_memory_is_measured_after_the_memory_was_freed():
+def test_the_peak_of_memory_counts_memory_that_was_freed_again():
     def work():
-        with mmap.mmap(-1, 100 * 2**20) as memory:  # malloc might reuse memory that the process already has
+        with mmap.mmap(-1, 100 * 2**20) as memory:  # not by malloc, which might reuse memory of the process
             for page in range(0, len(memory), mmap.PAGESIZE):
                 memory[page] = 1
 
@@ -65,27 +65,27 @@ def test_the_training_benchmark_runs(tmp_path, capsys):
     assert "target tokens/s" in capsys.readouterr().out
 
 
-def test_the_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
-    # Separate processes would take longer than everything else here. The test of training has them.
+def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alike(tmp_path, monkeypatch):
+    # Separate processes would take longer than the rest of this test. The test of the training benchmark has them.
     def open_child():
         return contextlib.nullcontext(lambda work, *args: work(*args))
 
     monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
-    # `tune_memory` would change this process for all later tests.
+    # `tune_memory` would change how this process allocates memory in all later tests.
     monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)
     arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
     arguments += ["--forced_length", "5", "--threads", "1"]
     assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0
     rows = {row["system"]: row for row in read_rows(tmp_path / "result.json")}
     assert list(rows) == [*benchmark_decoding.ENGINES, *benchmark_decoding.PEERS]
-    exact = [name for name in rows if "int8" not in name]
-    assert {rows[name]["same_translations"] for name in exact} == {4}
+    unquantised = [name for name in rows if "int8" not in name]
+    assert {rows[name]["same_translations"] for name in unquantised} == {4}
     for row in rows.values():
         assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
 
 
-def test_the_gpu_report_measures_a_training_and_names_a_failed_one(tmp_path, capsys):
+def test_the_gpu_report_measures_a_training_and_names_a_failed_training(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
     assert cli.main([*prepare.split(), f"{tmp_path}/data"]) == 0
     arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()
@@ -93,7 +93,7 @@ def test_the_gpu_report_measures_a_training_and_names_a_failed_one(tmp_path, cap
     output = Path(tmp_path, "report.json")
     assert gpu_report.main([*arguments, "--output", str(output), *small.split()]) == 0
     [row] = read_rows(output)
-    assert row["update"] == 4
+    assert row["update"] == 4  # twice --updates: only the second half is measured
     assert row["hours"] == pytest.approx(100_000 * row["milliseconds"] / 3.6e6)
     assert min(row["milliseconds"], row["target_tokens_per_second"], row["loss"]) > 0
     assert gpu_report.main([*arguments, "--set", "model.num_heads=7"]) == 1

@@ -1,4 +1,4 @@
-"""The models that come with the repository are small, lie there without code, and translate as before."""
+"""The models that come with the repository are small, have no code beside them, and translate as recorded."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ def files_of(folder):
 
 
 @in_every_folder
-def test_the_weights_are_small_in_bfloat16_and_named_by_the_card(folder):
+def test_the_weights_are_small_and_in_bfloat16_and_the_card_has_their_sha256(folder):
     path = folder / "model.safetensors"
     assert path.stat().st_size <= MOST_BYTES
     with safe_open(path, "pt") as weights:
@@ -70,10 +70,10 @@ def test_a_bundle_is_a_model_in_bfloat16_and_bundling_it_again_changes_nothing(c
 def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
     """Translate sentences whose translation in bfloat16 is the same as in float32.
 
-    In the search of such a sentence no hypothesis is nearly as good as the best. Each kind of processor rounds float32
-    differently, but these differences are 2^16 times smaller than those of bfloat16, and change no translation. After a
-    change of the weights, record the translations again with the command that the failing assertion prints. Then remove
-    the sentences that `--dtype bfloat16` translates differently.
+    The search for such a translation finds no other hypothesis that is nearly as good. Each kind of processor rounds
+    float32 differently, but these differences are 2^16 times smaller than those of bfloat16, and change no translation.
+    After a change of the weights, record the translations again with the command that the failing assertion prints.
+    Then remove the sentences that `--dtype bfloat16` translates differently.
     """
     command = ["translate", "--model", str(bundled_model), "--input", str(SENTENCES), "--output"]
     assert cli.main([*command, str(tmp_path / "found.de")]) == 0
@@ -82,7 +82,7 @@ def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
 
 
 def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
-    """Parse sentences whose tree in bfloat16 is the same as in float32, for the reason given above.
+    """Parse sentences whose tree in bfloat16 is the same as in float32, for the reason given in the test before.
 
     `Parser(*load_translator(folder, dtype="bfloat16"))` parses in bfloat16.
     """
@@ -93,7 +93,7 @@ def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
 
 
 def test_the_captions_of_the_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
-    """Translate the first 50 captions. One may differ: rounding decides between hypotheses that are nearly equal."""
+    """Translate the first 50 captions. One may differ from its record, because rounding decides between near ties."""
     stem = data_folder / "multi30k" / "test_2016_flickr.lc.norm.tok"
     for side in ("en", "de"):
         lines = read(stem.with_name(f"{stem.name}.{side}"))[:50]

@@ -1,4 +1,4 @@
-"""Training with several processes works. The processes run on one CPU, joined by gloo, in place of eight GPUs."""
+"""Training with several processes works. Here the processes run on one CPU and are connected by gloo, without GPUs."""
 
 import json
 import os
@@ -23,6 +23,7 @@ from vaswani_transformer.evaluation import metrics
 from vaswani_transformer.translation.translator import Translator
 
 RECIPE = replace(TINY, num_updates=5)
+# Without dropout, any number of processes computes the same.
 EXACT = replace(WITHOUT_DROPOUT, num_updates=5)
 
 
@@ -30,10 +31,10 @@ def train_in_fork(recipe, data, run, settings, double):
     """Train in one of several processes.
 
     Args:
-        data: a folder, or a function that returns the folder for the rank of the process, given as a str.
+        data: a folder, or a function that returns a folder for the rank of the process. The rank is a str.
         double: whether to train in float64.
     """
-    # This process is a fork of the process of the tests, in which Accelerate has found one process only.
+    # This process is a fork of the test process, whose state in Accelerate says that there is only one process.
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)
@@ -56,7 +57,7 @@ def one_process(tiny_data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_processes(tiny_data, tmp_path_factory):
-    """The weights that two processes learn with dropout."""
+    """Return the weights that two processes learn with dropout."""
     return train_in_processes(2, RECIPE, tiny_data, tmp_path_factory.mktemp("two") / "run")
 
 
@@ -70,8 +71,8 @@ def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_s
         assert line == pytest.approx(expected, abs=1e-10)
 
 
-def test_compiled_processes_learn_the_same(one_process, tiny_data, tmp_path, monkeypatch):
-    # This backend traces the model but generates no code, which would take long.
+def test_compiled_processes_learn_the_same_as_one_process(one_process, tiny_data, tmp_path, monkeypatch):
+    # This backend traces the model but generates no code, because generating code takes long.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     run = tmp_path / "run"
     found = train_in_processes(2, replace(EXACT, compile=True), tiny_data, run, double=True)
@@ -86,7 +87,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
     found = train_in_processes(3, EXACT, tiny_data, run, double=True)
     error = capfd.readouterr().err
     assert "was written by 2 processes, and this run has 3: dropout" in error
-    assert error.count("the dog 0 runs -> ") == 4  # printed once at each evaluation, by one process
+    assert error.count("the dog 0 runs -> ") == 4  # one process prints it in each evaluation of both runs
     assert_close(found, one_process[0], tolerance=1e-10)
     assert [line["update"] for line in log_without_times(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
@@ -104,29 +105,29 @@ def test_processes_draw_different_dropout_and_a_stopped_run_continues_exactly(tw
     run = tmp_path / "stopped"
     train_in_processes(2, RECIPE, tiny_data, run)
     saved = [torch.load(path, weights_only=True) for path in run.glob("checkpoints/*/training_state/state.pt")]
-    states = [state["cpu"] for one in saved for state in one["random_states"]]
-    assert len({state.numpy().tobytes() for state in states}) == len(states) == 4
+    states = [state["cpu"] for checkpoint in saved for state in checkpoint["random_states"]]
+    assert len({state.numpy().tobytes() for state in states}) == len(states) == 4  # 2 checkpoints x 2 processes
     with pytest.raises(ProcessRaisedException, match="begun with other settings: seed was 0, is 1"):
-        train_in_processes(2, RECIPE, tiny_data, run, seed=1)  # the first process refuses it, and all raise
+        train_in_processes(2, RECIPE, tiny_data, run, seed=1)  # the first process refuses the seed, and all raise
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
-    stopped = train_in_processes(2, RECIPE, tiny_data, run)
-    assert_close(stopped, two_processes)
+    continued = train_in_processes(2, RECIPE, tiny_data, run)
+    assert_close(continued, two_processes)
 
 
 class Checksum:
-    """A score of translations in place of BLEU, which is 0 for an untrained model."""
+    """A checksum of translations in place of BLEU. The BLEU of an untrained model is 0 for any translations."""
 
     def corpus_score(self, translations, references):
         assert len(translations) == len(references[0]) == 9
         return SimpleNamespace(score=zlib.crc32("\n".join(translations).encode()))
 
 
-def compute_checksum(*args, **place):
-    """Return a checksum of the translated development set. It has more batches than there are processes."""
+def compute_checksum(*args, **processes):
+    """Return a checksum of the translated development set. The set has more batches than there are processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sacrebleu, "BLEU", Checksum)
         patch.setattr(metrics, "Translator", partial(Translator, tokens_per_batch=50))
-        return metrics.compute_bleu(*args, **place)
+        return metrics.compute_bleu(*args, **processes)
 
 
 def test_several_processes_translate_the_development_set_as_one_process_does(tiny_data, tmp_path):
@@ -142,7 +143,7 @@ def test_several_processes_translate_the_development_set_as_one_process_does(tin
 LAUNCH = {
     "ACCELERATE_USE_CPU": "true",
     "OMP_NUM_THREADS": "1",
-    # Otherwise a restarted worker may find the address of a dead one in the launcher's store, and wait for it.
+    # Otherwise a restarted worker may find the address of a dead worker in the launcher's store, and wait for it.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 WORKER = """
@@ -162,7 +163,7 @@ run_update = loop.run_update
 def die_or_stop(parts, update):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first_life and os.environ["RANK"] == "1" and parts.progress.update == 3:
-        while not (run / "checkpoints" / "step-00000002").exists():  # the other process writes it
+        while not (run / "checkpoints" / "step-00000002").exists():  # the other process writes this checkpoint
             pass
         os.kill(os.getpid(), signal.SIGKILL)
     if not first_life and os.environ["RANK"] == "0" and parts.progress.update == 2:
@@ -183,7 +184,7 @@ except Interrupted as error:
 model = weakref.ref(parts.model)
 del parts
 gc.collect()
-assert model() is None  # a living model would keep the processes from ending their group
+assert model() is None  # a living model would keep the processes from destroying their process group
 destroy_group_at_exit()
 sys.exit(status)
 """

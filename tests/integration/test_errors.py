@@ -16,7 +16,7 @@ from vaswani_transformer.training import recipes
 
 @pytest.fixture
 def place(build_translator, tmp_path, monkeypatch):
-    """The working directory of a test, with a model in `model`, a text in `text`, and a link `loop` to itself."""
+    """The working directory, with a model in `model`, a text in `text`, and a link `loop` that leads to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
     (tmp_path / "loop").symlink_to("loop")
@@ -43,7 +43,7 @@ PREPARE = "prepare --dev text text --output data --train"
         ("export --model model --format ctranslate2 --output text", "text is not empty"),
     ],
 )
-def test_bad_input_prints_one_line_and_with_debug_a_traceback(place, capsys, command, message):
+def test_bad_input_prints_one_line_and_raises_with_the_option_debug(place, capsys, command, message):
     assert cli.main(command.split()) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"vaswani {command.split()[0]}: ")

@@ -1,4 +1,4 @@
-"""`vaswani evaluate` scores a model, or a file of translations."""
+"""`vaswani evaluate` scores the translations of a model, or of a file."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
 
 @pytest.fixture
 def files(tmp_path):
-    """The paths of the references and of the translations of two systems."""
+    """The paths of three files: the references, close translations, and translations far from the references."""
     paths = []
     for name, lines in (("ref.de", REFERENCES), ("close.de", CLOSE), ("far.de", FAR)):
         paths.append(tmp_path / name)
@@ -28,7 +28,9 @@ def files(tmp_path):
     return list(map(str, paths))
 
 
-def test_all_scores_of_a_model_are_given_with_its_search_and_fingerprint(build_translator, files, tmp_path, capsys):
+def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint(
+    build_translator, files, tmp_path, capsys
+):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
     written = tmp_path / "out.de"
     file = tmp_path / "test.json"
@@ -56,13 +58,13 @@ def test_the_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanw
     build_translator, files, tmp_path, capsys, monkeypatch
 ):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "later")
-    checkpoint, *_ = newer = [tmp_path / "run" / "checkpoints" / f"step-0000000{number}" for number in (1, 2)]
+    checkpoint, newer = [tmp_path / "run" / "checkpoints" / f"step-0000000{number}" for number in (1, 2)]
     build_translator(CLOSE, vocab_size=300, folder=checkpoint)
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
     fingerprint = fingerprint_model(checkpoint)
 
     def end_training(*args):
-        for folder in (newer[1], tmp_path / "run" / "model"):
+        for folder in (newer, tmp_path / "run" / "model"):
             shutil.copytree(tmp_path / "later", folder)
         shutil.rmtree(checkpoint)
         return compute_scores(*args)
@@ -109,7 +111,7 @@ def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones
     assert capsys.readouterr().out.splitlines()[:5] == list(map(str, expected))
 
 
-def test_one_file_is_scored_without_a_model(files, capsys):
+def test_a_file_of_translations_is_scored_without_a_model(files, capsys):
     assert cli.main(["evaluate", "--hypotheses", files[1], "--references", files[0], "--lowercase"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == list(map(str, compute_scores(CLOSE, [REFERENCES], build_metrics(lowercase=True))))
@@ -119,14 +121,14 @@ def test_one_file_is_scored_without_a_model(files, capsys):
     ("arguments", "message"),
     [
         (["--model", "m", "--references", "c"], "--model needs a test set to translate"),
-        (["--hypotheses", "a"], "--hypotheses needs translations to compare with"),
+        (["--hypotheses", "a"], "--hypotheses needs reference translations"),
         (
             ["--hypotheses", "a", "--references", "b", "--num_beams", "4", "--ensemble", "c", "--split", "validation"],
             "--split, --num_beams, --ensemble: only with --model",
         ),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(arguments, message, capsys):
+def test_options_that_do_not_fit_together_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         cli.main(["evaluate", *arguments])
     error = capsys.readouterr().err

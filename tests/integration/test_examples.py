@@ -1,4 +1,4 @@
-"""A model computes the same as before: a model saved by older code, and a model with an example beside its weights."""
+"""A model saved by older code computes its recorded results, and `vaswani check` finds a model that does not."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from vaswani_transformer.runs import EXAMPLE_FILE
 SAVED = Path(__file__).parent / "saved_model"  # saved by commit 3f4d6d0, when the code lay in other files
 
 
-def test_a_model_saved_by_older_code_still_computes_its_example():
+def test_a_model_saved_by_older_code_computes_its_recorded_results():
     model = VaswaniForConditionalGeneration.from_pretrained(SAVED).eval()
     input_ids = torch.tensor([[5, 9, 13, 2], [7, 3, 2, 1]])
     assert float(model(input_ids=input_ids, labels=input_ids).loss) == pytest.approx(19.63222312927246, rel=1e-5)
@@ -25,7 +25,7 @@ def test_a_model_saved_by_older_code_still_computes_its_example():
     assert greedy == [0, 16, 39, 39, 39, 14] + [39] * 47 + [2, 1]
 
 
-def test_check_finds_a_model_that_computes_something_else(bundled_model, tmp_path, capsys):
+def test_check_finds_a_model_that_does_not_compute_its_example(bundled_model, tmp_path, capsys):
     for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
     example = tmp_path / EXAMPLE_FILE

@@ -17,7 +17,7 @@ from vaswani_transformer.export import ctranslate2_converter, onnx_export
 from vaswani_transformer.loading import load_tokenizer
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
-# All fields of the config that change what the model computes, each with a value that differs from the paper's.
+# Fields of the config that change what the model computes, each with another value than in the paper.
 OTHER_FIELDS = {
     "attention_bias": True,
     "output_bias": True,
@@ -37,8 +37,8 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def build_model(build_tiny_model, tokenizer):
-    """A function that builds a random model. The model has more embeddings than tokens, as if padded to a multiple of
-    8."""
+    """A function that builds a random model. The model has 3 embeddings more than the tokenizer has tokens, as if the
+    number of embeddings were padded to a multiple of 8."""
 
     def build(**changes):
         sizes = {"vocab_size": len(tokenizer) + 3, "encoder_layers": 1, "decoder_layers": 2}
@@ -49,8 +49,8 @@ def build_model(build_tiny_model, tokenizer):
 
 @pytest.fixture(scope="module")
 def half_trained_model(build_model, tokenizer):
-    """A model that was trained just long enough that its translations end, and that the length penalty decides which
-    translation is best."""
+    """A model that was trained just long enough that its translations end, and that the best translation depends on the
+    length penalty."""
     model = build_model(output_bias=True)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     labels = tokenizer(SENTENCES[::-1], padding=True, return_tensors="pt").input_ids
@@ -84,7 +84,7 @@ def generate_ids(model, tokenizer, sentences: list[str], **options) -> list[list
 
 
 @pytest.mark.parametrize("changes", [{}, {"position_layout": "concatenated", "d_v": 4}, OTHER_FIELDS])
-def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer, tmp_path, changes):
+def test_the_greedy_search_of_ctranslate2_finds_our_translations(build_model, tokenizer, tmp_path, changes):
     model = build_model(**changes)
     translator = export_ctranslate2(model, tokenizer, tmp_path)
     theirs = translate_ids(translator, tokenizer, SENTENCES, beam_size=1, max_decoding_length=25)
@@ -100,7 +100,9 @@ def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer,
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_ctranslate2_finds_our_translations_under_its_own_penalty(half_trained_model, tokenizer, tmp_path, alpha):
+def test_the_beam_search_of_ctranslate2_finds_our_translations_with_its_length_penalty(
+    half_trained_model, tokenizer, tmp_path, alpha
+):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     options = {"beam_size": 4, "length_penalty": alpha, "max_decoding_length": 60}
     theirs = translate_ids(translator, tokenizer, SENTENCES, **options)
@@ -113,7 +115,7 @@ def test_ctranslate2_finds_our_translations_under_its_own_penalty(half_trained_m
 
 
 def run_readme(name: str, export: Path, folder: Path) -> dict:
-    """Run the block of the README that reads exports/`name`, and return its variables.
+    """Run the Python block of the README that uses exports/`name`, and return the variables of the block.
 
     Args:
         name: the name that the README gives the exported model.
@@ -130,7 +132,7 @@ def run_readme(name: str, export: Path, folder: Path) -> dict:
     return values
 
 
-def test_the_rescoring_in_the_readme_finds_what_the_search_of_the_paper_finds(half_trained_model, tokenizer, tmp_path):
+def test_the_rescoring_in_the_readme_finds_the_translation_of_our_search(half_trained_model, tokenizer, tmp_path):
     export_ctranslate2(half_trained_model, tokenizer, tmp_path / "export")
     values = run_readme("mine", tmp_path / "export", tmp_path)
     expected = generate_ids(half_trained_model, tokenizer, [values["text"]])[0]
@@ -138,7 +140,7 @@ def test_the_rescoring_in_the_readme_finds_what_the_search_of_the_paper_finds(ha
 
 
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
-def test_smaller_weights_make_a_smaller_file_with_similar_log_probabilities(
+def test_quantised_weights_make_a_smaller_file_and_give_similar_log_probabilities(
     half_trained_model, tokenizer, tmp_path, quantization
 ):
     source, target = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in SENTENCES[:2])
@@ -146,7 +148,7 @@ def test_smaller_weights_make_a_smaller_file_with_similar_log_probabilities(
     log_probs, sizes = [], []
     for name in ("float32", quantization):
         export_ctranslate2(half_trained_model, tokenizer, tmp_path / name, quantization=name)
-        # It multiplies in float32, because int8 products of CTranslate2 saturate on processors without VNNI.
+        # CTranslate2 multiplies in float32 here, because its int8 products saturate on processors without VNNI.
         translator = ctranslate2.Translator(str(tmp_path / name), compute_type="float32")
         log_probs.append(translator.score_batch([source], [target[:-1]])[0].log_probs)
         sizes.append((tmp_path / name / "model.bin").stat().st_size)
@@ -157,7 +159,7 @@ def test_smaller_weights_make_a_smaller_file_with_similar_log_probabilities(
         assert torch.equal(weight, before[name])
 
 
-def test_the_converter_of_ctranslate2_knows_our_models(half_trained_model, tokenizer, tmp_path):
+def test_the_converter_of_ctranslate2_writes_the_same_weights_as_our_export(half_trained_model, tokenizer, tmp_path):
     half_trained_model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     TransformersConverter(str(tmp_path / "model")).convert(str(tmp_path / "theirs"))
@@ -166,15 +168,15 @@ def test_the_converter_of_ctranslate2_knows_our_models(half_trained_model, token
     assert theirs.read_bytes() == ours.read_bytes()
 
 
-def test_the_export_command_prints_how_the_model_searches(half_trained_model, tokenizer, tmp_path, capsys):
+def test_the_export_command_prints_the_search_settings_of_the_model(half_trained_model, tokenizer, tmp_path, capsys):
     half_trained_model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     output = str(tmp_path / "export")
     command = ["export", "--model", str(tmp_path / "model"), "--format", "ctranslate2", "--quantization", "int8"]
     assert cli.main([*command, "--output", output]) == 0
     printed = capsys.readouterr().out
-    for said in (output, "num_beams=4", "length_penalty=0.6", "max_length_offset=50"):
-        assert said in printed
+    for setting in (output, "num_beams=4", "length_penalty=0.6", "max_length_offset=50"):
+        assert setting in printed
     assert "_id=" not in printed
     assert len(translate_ids(ctranslate2.Translator(output), tokenizer, SENTENCES)) == len(SENTENCES)
 
@@ -185,7 +187,7 @@ ONNX_MODELS = {"plain": {}, "window": {"attention_window": 3, "position_embeddin
 
 @pytest.fixture(scope="module", params=ONNX_MODELS)
 def onnx_model(request, build_model, tokenizer, tmp_path_factory):
-    """A model and the folder of its ONNX graphs. Writing them takes half a minute."""
+    """A model and the folder of its ONNX graphs. Writing the graphs takes half a minute."""
     model = build_model(**ONNX_MODELS[request.param])
     folder = tmp_path_factory.mktemp("onnx")
     onnx_export.export_model(model, tokenizer, folder)
@@ -226,17 +228,17 @@ def test_the_search_in_the_readme_equals_greedy_search_of_the_model(onnx_model, 
 
 
 @pytest.mark.slow
-def test_onnx_inputs_and_outputs_are_named_as_by_optimum_and_the_tokenizer_is_saved(onnx_model, tokenizer):
+def test_onnx_inputs_and_outputs_have_the_names_of_optimum_and_the_tokenizer_is_saved(onnx_model, tokenizer):
     _, folder = onnx_model
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]
     kinds = ("key", "value")
     pairs = [f"{layer}.{side}.{kind}" for layer in (0, 1) for side in ("decoder", "encoder") for kind in kinds]
     past, present = ([f"{prefix}.{pair}" for pair in pairs] for prefix in ("past_key_values", "present"))
-    own = [name for name in present if "decoder" in name]
+    of_decoder = [name for name in present if "decoder" in name]
     assert found == [
         ["input_ids", "attention_mask", "last_hidden_state"],
         ["encoder_attention_mask", "input_ids", "encoder_hidden_states", "logits", *present],
-        ["encoder_attention_mask", "input_ids", *past, "logits", *own],
+        ["encoder_attention_mask", "input_ids", *past, "logits", *of_decoder],
     ]
     assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()

@@ -18,7 +18,7 @@ PIECES = ["ein", "klein@@", "er", "Hund", "läuft", ".", "@@", "x@@", "\u2028"]
 VOCAB_SIZE = len(PIECES) + 4
 PAD, EOS = 1, 2
 SETTINGS = {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "dropout": 0.3, "arch": "transformer"}
-# The names of parts of PyTorch's layers, with the names of these parts in fairseq.
+# PyTorch's name -> fairseq's name, for the parts of a layer.
 PYTORCH_NAMES = {
     "encoder": {"linear1": "fc1", "linear2": "fc2", "norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
     "decoder": {
@@ -43,27 +43,27 @@ class Reference(nn.Module):
         self.source, self.target, self.projection = (nn.Parameter(torch.zeros(VOCAB_SIZE, D)) for _ in range(3))
         if is_tied:
             self.target = self.projection = self.source
-        with torch.no_grad():  # zeros of biases and ones of norms would hide mistakes
+        with torch.no_grad():  # biases of 0 and weights of norms of 1 would hide mistakes
             for parameter in self.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return logits (B, T, V) from token ids (B, S) and (B, T)."""
-        hidden = source == PAD
+        is_padding = source == PAD
         x = embed(self.source, source)
         for layer in self.encoder:
-            x = layer(x, src_key_padding_mask=hidden)
+            x = layer(x, src_key_padding_mask=is_padding)
         future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
         y = embed(self.target, target)
         for layer in self.decoder:
-            y = layer(y, x, tgt_mask=future, memory_key_padding_mask=hidden)
+            y = layer(y, x, tgt_mask=future, memory_key_padding_mask=is_padding)
         return y @ self.projection.T
 
     def checkpoint_weights(self, *, version: str = "newest") -> dict[str, torch.Tensor]:
         """Return the weights with the names that a checkpoint of fairseq gives them.
 
         Args:
-            version: "newest", "older" or "oldest"; the names have changed twice.
+            version: "newest", "older" or "oldest", because fairseq has changed the names twice.
         """
         weights = {"encoder.embed_tokens.weight": self.source, "decoder.embed_tokens.weight": self.target}
         if version == "newest":
@@ -90,7 +90,7 @@ class Reference(nn.Module):
 
 
 def embed(matrix: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Return the words times sqrt(d_model) plus their positions. The first word has position 2, wherever padding is."""
+    """Return embeddings times sqrt(d_model) plus positions. The first word has position 2, also after padding."""
     embedded = matrix[ids] * math.sqrt(D)
     for row, sentence in enumerate(ids.tolist()):
         position = PAD
@@ -138,7 +138,7 @@ def padded_sources() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("version", "is_tied"), [("newest", True), ("newest", False), ("older", False), ("oldest", True)]
 )
-def test_logits_equal_a_plain_forward_pass_of_fairseq_s_model(version, is_tied):
+def test_logits_equal_those_of_a_plain_model_of_fairseq(version, is_tied):
     torch.manual_seed(0)
     reference = Reference(is_tied=is_tied).eval()
     weights = reference.checkpoint_weights(version=version)
@@ -156,7 +156,7 @@ def test_logits_equal_a_plain_forward_pass_of_fairseq_s_model(version, is_tied):
 
 
 @torch.no_grad()
-def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
+def test_greedy_translations_equal_a_plain_search_and_have_at_least_one_word(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
     source = padded_sources()
     expected = torch.full((len(source), 1), EOS)
@@ -170,6 +170,7 @@ def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
     # A hypothesis that is cut at the limit ends with </s>, so the last token is not compared.
     actual = model.generate(source, num_beams=1, max_new_tokens=8)
     assert actual[:, :8].tolist() == expected[:, : actual.shape[1]].tolist()
+    # Even if a large bias favours </s>, a translation has at least one word, as in fairseq.
     for num_beams in (1, 5):
         found = model.generate(source, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
         assert found.tolist() == [[EOS, word, EOS] for word in found[:, 1].tolist() if word != EOS]
@@ -215,7 +216,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(reference, settings, we
 
 
 class Hostile:
-    """An object whose pickle makes a folder when it is read."""
+    """An object whose pickle, when it is read, makes the folder `path`."""
 
     def __init__(self, path):
         self.path = path
@@ -264,7 +265,7 @@ def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):
     words = read_dictionary(tmp_path / "dict.txt")
     assert words == ["<s>", "<pad>", "</s>", "<unk>", *PIECES]
     tokenizer = build_tokenizer(words)
-    # The texts have unknown words, pieces at the end, and a word that contains the characters of a special token.
+    # The texts have unknown words, an unfinished word at the end, and a word that contains the characters of </s>.
     for text in ("ein klein@@ er Hund .", "Katze Hund x@@", "a</s>b @@ ein", "  ein\tHund  "):
         ids = tokenizer(text).input_ids
         assert ids == [words.index(word) if word in words else 3 for word in text.split()] + [EOS]

@@ -1,4 +1,4 @@
-"""The final model of a run is written, or replaces an older one, in one step."""
+"""The final model of a run appears, or replaces the previous final model, in one step."""
 
 import ctypes
 import hashlib
@@ -18,6 +18,7 @@ from vaswani_transformer.training import loop
 from vaswani_transformer.training.setup import build_run
 from vaswani_transformer.translation.example import keep_example
 
+# Names of the audit events of Python that change a file or folder.
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.copyfile")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
 
@@ -31,9 +32,9 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["first", "continued"])
 def unfinished_run(request, data, tmp_path_factory):
-    """Return a run that lacks only its final model, and the files of its model folder before and after that is written.
+    """Return a run that lacks only its new final model, and the files of its model folder before and after that model.
 
-    `finish_run` ends the run. In the case "first" there is no model before.
+    `finish_run` writes the new model. In the case "first", the run has no final model before.
     """
     run = tmp_path_factory.mktemp(request.param)
     before = {}
@@ -63,9 +64,9 @@ def read_files(folder):
 
 
 def die_at(number, parts, connection):
-    """End the training, but die just before the change of a file that has this number. Changes are counted from 1.
+    """Finish the training, but die just before file change `number`. Change 1 is the first of the averaging.
 
-    With number 0, or if there are fewer changes, send the number of changes through `connection`.
+    If `number` is 0, or if there are fewer changes, send the number of changes through `connection`.
     """
     numbers = itertools.count(1)
     average, is_at_the_end = loop.average_checkpoints, False
@@ -103,7 +104,7 @@ def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(unfinished_r
     run = tmp_path / "run"
     if steps == "two steps":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-        allowed.append({})  # between the two renames there is no model
+        allowed.append({})  # without `renameat2` there are two renames, and no model between them
     parts = build_run(replace(TINY, num_updates=4), data, run)
     shutil.copytree(folder, run)
     num_changes = run_and_die_at(0, parts)
@@ -113,7 +114,7 @@ def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(unfinished_r
         shutil.copytree(folder, run)
         assert run_and_die_at(number, parts) is None
         assert read_files(run / "model") in allowed
-        if number in (5, num_changes - 4, num_changes):
+        if number in (5, num_changes - 4, num_changes):  # to save time, only these runs are finished
             assert run_and_die_at(0, parts)
             assert read_files(run / "model") == after
             assert not list(run.glob(".model*"))

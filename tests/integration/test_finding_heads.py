@@ -1,4 +1,4 @@
-"""The commands `heads` and `attention` look at the heads of a model."""
+"""`vaswani heads` scores the heads of a model, and `vaswani attention` refuses heads that the model does not have."""
 
 import pytest
 
@@ -37,11 +37,11 @@ def files(tmp_path, pairs):
 def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, capsys):
     assert cli.main(["heads", "--model", str(untrained), *files]) == 0
     printed = capsys.readouterr().out
-    assert f"sentences of {files[1]}: 41, left out 1, empty or longer than 512 tokens" in printed
+    assert f"sentences of {files[1]}: measured 41, left out 1 (empty or longer than 512 tokens)" in printed
     for relation in RELATIONS:
         assert f"{relation.name:13}  {relation.named_from}  {relation.definition}" in printed
     assert printed.count("layer 1 head 4") == 3
-    assert printed.count("layer 2 head 4") == 1  # the encoder alone has a second layer
+    assert printed.count("layer 2 head 4") == 1  # only the encoder has a second layer
     assert "*" not in printed.replace("* for a named head", "")
 
 
@@ -52,7 +52,7 @@ def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, c
         (["attention", "--heads", "1", "5"], "has no head 5: choose a number from 1 to 4"),
     ],
 )
-def test_impossible_requests_are_refused(untrained, tmp_path, command, message, capsys):
+def test_a_layer_or_head_that_the_model_does_not_have_is_refused(untrained, tmp_path, command, message, capsys):
     name, *options = command
     given = ["--source", "a dog", "--target", "ein Hund", "--output", str(tmp_path)]
     assert cli.main([name, "--model", str(untrained), *given, *options]) == 1

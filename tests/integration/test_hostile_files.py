@@ -1,4 +1,4 @@
-"""Damaged or hostile files of others end in a clear error or a harmless result. No code in them is run."""
+"""Damaged or hostile model files cause a clear error, or do no harm. No code in them is run."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from vaswani_transformer.translation.translator import Translator
 
 @pytest.fixture(scope="module")
 def whole(build_translator, tmp_path_factory):
-    """A folder with an untrained model."""
+    """The folder of an untrained model without damage."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
     build_translator(["a dog runs"] * 3, folder=folder, num_heads=2)
     return folder
@@ -28,7 +28,7 @@ def whole(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def folder(whole, tmp_path):
-    """A copy of the model, which a test may damage."""
+    """A copy of the folder, which a test may damage."""
     return shutil.copytree(whole, tmp_path / "model")
 
 
@@ -38,7 +38,7 @@ def translator(whole):
 
 
 class Program:
-    """An object whose pickle makes a folder when it is read."""
+    """An object whose pickle, when it is read, makes the folder `folder`."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -58,13 +58,13 @@ def test_a_pickle_beside_safetensors_is_not_read(folder, tmp_path, translator):
 INDEX = json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": "pytorch_model.bin"}})
 
 
-@pytest.mark.parametrize("leads", ["the usual name", "an index", "a name in config.json"])
-def test_no_file_makes_a_pickle_run_a_program(folder, tmp_path, leads):
+@pytest.mark.parametrize("named_by", ["the usual name", "an index", "config.json"])
+def test_a_pickle_in_place_of_safetensors_is_refused_and_not_run(folder, tmp_path, named_by):
     (folder / "model.safetensors").unlink()
     torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
-    if leads == "an index":
+    if named_by == "an index":
         (folder / "model.safetensors.index.json").write_text(INDEX)
-    elif leads == "a name in config.json":
+    elif named_by == "config.json":
         change(folder / "config.json", transformers_weights="pytorch_model.bin")
     for load in (
         load_translator,
@@ -145,13 +145,13 @@ DAMAGES = {
         changed("config", model_type="marian"),
         "is a model of type 'marian', expected 'vaswani'. `vaswani convert` converts models of MarianMT",
     ),
-    "a huge size": (changed("config", vocab_size=10**15), "damaged"),
-    "norms that divide by nothing": (
+    "a huge vocabulary": (changed("config", vocab_size=10**15), "damaged"),
+    "an epsilon that is not a number": (
         changed("config", layer_norm_eps=float("nan")),
         "layer_norm_eps must be a positive finite number, got nan",
     ),
     "a million layers": (changed("config", encoder_layers=10**6), "encoder_layers must be at most 1,000, got 1000000"),
-    "no number of tokens": (changed("tokenizer_config", model_max_length="x"), "model_max_length must be a number"),
+    "model_max_length x": (changed("tokenizer_config", model_max_length="x"), "model_max_length must be a number"),
     **{
         f"{name} {value}": (changed("generation_config", **{name: value}), message)
         for name, value, message in (
@@ -169,7 +169,7 @@ DAMAGES = {
     },
     "another shape": (changed("config", d_ff=25), "damaged"),
     "one layer more": (changed("config", decoder_layers=2), "missing weights: model.decoder"),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
+    "an empty tokenizer.json": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
     "a foreign tokenizer": (
         lambda folder: add_tokens(folder, 40),
         r"the tokenizer has \d+ entries, the model \d+",
@@ -195,14 +195,14 @@ def test_an_attention_kernel_named_in_config_json_is_not_downloaded(folder):
     assert load_translator(folder)[0].config._attn_implementation == "sdpa"
 
 
-def test_a_line_of_a_megabyte_is_cut_with_a_warning(translator, whole, tmp_path, monkeypatch, capsys):
+def test_a_very_long_line_is_cut_with_a_warning(translator, whole, tmp_path, monkeypatch, capsys):
     for module in ("model.pipeline_vaswani", "translation.translator"):
         monkeypatch.setattr(f"vaswani_transformer.{module}.MOST_SOURCE_TOKENS", 50)
     warnings = []
     monkeypatch.setattr(pipeline_vaswani.logger, "warning", warnings.append)
     model, tokenizer = translator
     line = "ab " * 100
-    shorter = tokenizer.decode(tokenizer(line).input_ids[:49], skip_special_tokens=True)
+    shorter = tokenizer.decode(tokenizer(line).input_ids[:49], skip_special_tokens=True)  # the 50th token is </s>
     translate_all = Translator(model, tokenizer, max_new_tokens=4)
     assert translate_all(["ab " * 350_000, "ab"]) == translate_all([shorter, "ab"])
     assert translate_all.num_cut == 1

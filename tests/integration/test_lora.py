@@ -15,8 +15,8 @@ LABELS = torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]])
 
 
 def adapt(model, *, targets=TARGETS, noise=0.5):
-    """Return the model with LoRA of rank 3. The matrices B, which begin at 0, are filled with noise of this standard
-    deviation."""
+    """Return the model with LoRA of rank 3. `noise` is the standard deviation of the matrices B, which would otherwise
+    be 0."""
     config = peft.LoraConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, r=3, lora_alpha=6, target_modules=targets)
     adapted = peft.get_peft_model(model, config)
     torch.manual_seed(1)
@@ -34,7 +34,7 @@ def score(model):
 
 @pytest.fixture
 def base(build_tiny_model):
-    """A function that builds the same model each time, with all optional biases of attention."""
+    """A function that builds the same model each time, with biases in attention."""
     return lambda **changes: build_tiny_model(dropout=0, attention_bias=True, noise=0.3, **changes)
 
 
@@ -54,6 +54,8 @@ def test_every_adapted_layer_is_used_in_training(base):
     adapted = adapt(base()).train()
     adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    # Each of the 2 encoder layers has one attention, and each of the 4 decoder layers has two. LoRA adds two matrices
+    # to each of the 4 projections of an attention, and of the 2 projections of a feed-forward network.
     attentions = 2 + 2 * 4
     feed_forwards = 2 + 4
     assert len(trained) == 2 * (4 * attentions + 2 * feed_forwards)
@@ -74,7 +76,7 @@ def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
 
 def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     adapted = adapt(base())
-    # The search makes copies of the merged matrices. They must not be saved.
+    # The search makes copies of the merged matrices. These copies must not be saved.
     adapted.generate(input_ids=SOURCE, max_new_tokens=3)
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:

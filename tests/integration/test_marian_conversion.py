@@ -1,4 +1,4 @@
-"""Models converted from MarianMT and to MarianMT compute and translate the same as in transformers."""
+"""A model converted from MarianMT or to MarianMT computes and translates the same as the original."""
 
 import io
 import json
@@ -25,7 +25,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def build_marian_model():
-    """A function that builds a tiny MarianMTModel with the settings of OPUS-MT. No bias is 0, and no norm is 1."""
+    """A function that builds a tiny MarianMTModel with the settings of OPUS-MT. No bias is 0, no norm weight is 1."""
 
     def build(*, vocab_size: int = 37, **changes) -> MarianMTModel:
         torch.manual_seed(0)
@@ -47,7 +47,7 @@ def build_marian_model():
         model = MarianMTModel(MarianConfig(**options | token_ids | changes)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
-                if parameter.requires_grad:  # the table of positions does not
+                if parameter.requires_grad:  # all but the table of positions
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
             model.final_logits_bias.normal_()
         search = {"num_beams": 4, "max_length": 16, "forced_eos_token_id": 0, "renormalize_logits": True}
@@ -77,7 +77,7 @@ def marian_folder(build_marian_model, tmp_path_factory):
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}', encoding="utf-8")
     build_marian_model(vocab_size=len(vocabulary)).save_pretrained(folder)
-    # transformers wrote this field when it took the options from the config of the model.
+    # With this field, transformers marks options that it has taken from the config of the model.
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_from_model_config": True}), encoding="utf-8")
     return folder
@@ -104,15 +104,16 @@ def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_mar
     expected = marian(**batch, decoder_input_ids=target).logits
     assert expected.std() > 1
     torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
+    # Our model always scales its input embeddings, so embeddings without scaling cannot be tied to the output.
     assert model.config.tie_word_embeddings == (not shape.startswith("not"))
     lengths = set()
-    # No word may come twice. Otherwise an untrained model would repeat one word for ever.
+    # No word may come twice, because an untrained model would otherwise repeat one word for ever.
     once = {"no_repeat_ngram_size": 1}
     for options in ({}, once | {"num_beams": 1}, once | {"length_penalty": 2.0, "renormalize_logits": False}):
         expected = marian.generate(**batch, **options)
         assert model.generate(**batch, **options).tolist() == expected.tolist()
         lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
-    assert len(lengths) > 2  # sentences end before the limit, and at different lengths
+    assert len(lengths) > 2  # some translations end before the limit, at different lengths
 
 
 def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
@@ -197,14 +198,14 @@ def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model
         conversion.to_marian(build_tiny_model(**changes))
 
 
-def test_the_command_names_what_marian_computes_differently(build_translator, tmp_path, capsys):
+def test_the_command_prints_what_marian_computes_differently(build_translator, tmp_path, capsys):
     texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
     assert cli.main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "layer_norm_eps is always 1e-05, not 1e-06" in said
-    assert "no length_penalty_type='gnmt', max_length_offset=50" in said
+    printed = capsys.readouterr().out
+    assert "layer_norm_eps is always 1e-05, not 1e-06" in printed
+    assert "no length_penalty_type='gnmt', max_length_offset=50" in printed
     marian = MarianMTModel.from_pretrained(tmp_path / "theirs")
     assert marian.generation_config.max_length == 1024
     assert not hasattr(marian.generation_config, "length_penalty_type")
@@ -217,7 +218,7 @@ def test_a_wrong_conversion_is_noticed_before_files_are_written(build_marian_mod
     model = conversion.from_marian(marian)
     with torch.no_grad():
         model.model.decoder.layers[1].cross_attention.v_proj.weight[0] += error
-    with pytest.raises(ValueError, match=r"differ by .*, more than by rounding"):
+    with pytest.raises(ValueError, match=r"differ by .*, too much for rounding"):
         conversion.compare_logits(model, marian)
 
 
@@ -238,7 +239,7 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, cap
     for name, ids in tokenizer(sources, text_target=targets, padding=True, return_tensors="pt").items():
         assert ids.tolist() == inputs[name].tolist()
     labels = inputs.pop("labels")
-    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # source and target are cut into different pieces
+    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # a target is not cut into the pieces of a source
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == targets
 
     tokens = marian.generate(**inputs)
@@ -249,14 +250,14 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, cap
     assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
 
 
-def test_a_vocabulary_that_a_marian_tokenizer_cannot_have_is_refused(marian_folder, tmp_path, capsys):
+def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_path, capsys):
     for name in ("train", "dev"):
         (tmp_path / name).write_text(f"the dog runs {name}\n")
     files = [option for name in ("train", "dev") for option in (f"--{name}", *[str(tmp_path / name)] * 2)]
     options = ["--keep_vocabulary", str(marian_folder), "--output", str(tmp_path / "data")]
     assert cli.main(["prepare", *files, *options]) == 1
     error = capsys.readouterr().err
-    assert f"the tokenizer of {marian_folder} is a MarianTokenizer, and only one with a tokenizer.json" in error
+    assert f"needs a tokenizer with a tokenizer.json, and {marian_folder} has a MarianTokenizer" in error
     folder = shutil.copytree(marian_folder, tmp_path / "separate")
     settings = {"source_lang": "en", "target_lang": "de", "separate_vocabs": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -15,7 +15,7 @@ from vaswani_transformer.training import loop
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with data that were prepared with a recipe in a file."""
+    """A folder with data that were prepared by a recipe from a file."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.json").write_text(json.dumps(TINY.to_dict()))
     for side, name in enumerate(("en", "de")):
@@ -38,14 +38,14 @@ def train_to(run, data, num_updates, *options):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """The folder of a run of 17 updates. It has a checkpoint every two updates, and one after the last."""
+    """The folder of a run of 17 updates. It saves a checkpoint after every second update, and after the last."""
     run = tmp_path_factory.mktemp("whole")
     assert train_to(run, data, 17) == 0
     return run
 
 
 def assert_ends_alike(one, other):
-    """Check that two runs have the same weights and the same averages of Adam, bit for bit."""
+    """Check that two runs have bitwise equal weights, and bitwise equal averages of Adam."""
     assert_close(weights(one / "model"), weights(other / "model"))
     path = "checkpoints/step-00000016/training_state/state.pt"
     averages = [torch.load(run / path, weights_only=True)["optimizer"]["state"] for run in (one, other)]
@@ -74,8 +74,8 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
 
 def test_a_run_extended_twice_ends_like_an_uninterrupted_run_of_the_same_length(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
-    for ends in (8, 9, 17):  # the recipe plans a checkpoint at update 8, but none at update 9
-        assert train_to(run, data, ends) == 0
+    for num_updates in (8, 9, 17):  # the recipe plans a checkpoint at update 8, but none at update 9
+        assert train_to(run, data, num_updates) == 0
         assert (run / "model" / "model.safetensors").exists()
     error = capsys.readouterr().err
     assert "resuming after update 8 from" in error
@@ -92,23 +92,23 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
         with monkeypatch.context() as context:
             calls = itertools.count(1)
             context.setattr(loop, "_agree_to_stop", lambda *args: next(calls) == num_updates)
-            assert train_to(run, data, 30) == 75
+            assert train_to(run, data, 30) == 75  # stopped and saved
 
     stop_after(9)
     assert (run / "checkpoints" / "stopped-00000009").exists()
     assert read_update(find_model_folder(run)) == 9
-    told = f"{run} has no final model yet: its newest checkpoint is used (stopped-00000009)\n"
-    assert capsys.readouterr().err.endswith(told)
+    note = f"{run} has no final model yet: its newest checkpoint is used (stopped-00000009)\n"
+    assert capsys.readouterr().err.endswith(note)
     assert train_to(run, data, 8) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"vaswani train: {run} has done 9 updates, and num_updates is 8."
+    assert error == f"vaswani train: {run} has done 9 updates, but num_updates is 8: raise it."
     assert train_to(run, data, 9) == 0
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
     assert find_model_folder(run) == run / "model"
     stop_after(2)
     assert find_model_folder(run) == run / "checkpoints" / "stopped-00000011"
-    told = f"{run} was continued after its final model (update 9): its newest checkpoint is used (stopped-00000011)\n"
-    assert capsys.readouterr().err.endswith(told)
+    note = f"{run} was continued after its final model (update 9): its newest checkpoint is used (stopped-00000011)\n"
+    assert capsys.readouterr().err.endswith(note)
     (run / "model" / "README.md").write_text("of update 9")
     assert train_to(run, data, 11) == 0
     assert "README.md describes the previous model: remove it" in capsys.readouterr().err
@@ -120,8 +120,8 @@ def test_a_run_ended_by_its_patience_says_so_and_continues_with_more_patience(da
     assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
     for num_updates in (30, 40):
         assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
-        told = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
-        assert told in capsys.readouterr().err
+        note = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
+        assert note in capsys.readouterr().err
     assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
     assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
     assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10
@@ -139,16 +139,17 @@ def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, wh
 
 @pytest.mark.parametrize("name", ["recipe.json", "log.jsonl", "checkpoints/partial-anything", "model"])
 def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, capsys, name):
-    own = tmp_path / name
-    own.parent.mkdir(exist_ok=True)
-    own.write_text(json.dumps(TINY.to_dict()))
-    assert train_to(tmp_path, data, 2, "--recipe", own if name == "recipe.json" else "phrasebook") == 1
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(TINY.to_dict()))
+    assert train_to(tmp_path, data, 2, "--recipe", path if name == "recipe.json" else "phrasebook") == 1
     assert capsys.readouterr().err.startswith(f"vaswani train: {tmp_path}")
-    assert own.read_text() == json.dumps(TINY.to_dict())
+    assert path.read_text() == json.dumps(TINY.to_dict())
 
 
 @pytest.fixture
 def trained(whole, tmp_path):
+    """A finished run. The generation config of its model names an alignment head."""
     folder = shutil.copytree(whole, tmp_path / "trained")
     path = folder / "model" / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"alignment_heads": [[0, 1]]}))
@@ -188,8 +189,8 @@ def test_a_run_continues_with_its_saved_settings_if_none_are_given(data, tmp_pat
     recorded = json.loads((run / "recipe.json").read_text())
     assert train_to(run, data, 3, "--set", "patience=4") == 0
     assert capsys.readouterr().err.startswith(f"recipe {run / 'recipe.json'}: base_en_de with changes: ")
-    ends = {"num_updates": 3, "patience": 4}
-    assert json.loads((run / "recipe.json").read_text()) == recorded | {"recipe": recorded["recipe"] | ends}
+    changed = {"num_updates": 3, "patience": 4}
+    assert json.loads((run / "recipe.json").read_text()) == recorded | {"recipe": recorded["recipe"] | changed}
     assert train_to(run, data, 3, *options, *changes, "--set", "patience=4") == 0
     assert train_to(run, data, 3, "--set", "lr_scale=9") == 1
     error = capsys.readouterr().err.splitlines()[-1]
@@ -202,7 +203,7 @@ def test_a_run_with_divided_widths_continues_with_the_same_command(data, tmp_pat
 
 
 @pytest.mark.parametrize("change", ["vocab_size=300", "subword_model=bpe", "max_length=5", "max_length_ratio=1.1"])
-def test_training_refuses_to_change_the_settings_of_the_data_and_records_them(data, whole, tmp_path, capsys, change):
+def test_training_records_the_settings_of_the_data_and_refuses_to_change_them(data, whole, tmp_path, capsys, change):
     assert train_to(tmp_path / "run", data, 2, "--set", change) == 1
     assert f"again, in another folder, with vaswani prepare --set {change}." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

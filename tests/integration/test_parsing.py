@@ -51,7 +51,7 @@ def test_every_bracket_is_one_token_and_decoding_gives_back_the_sentence(treeban
             assert tokenizer.decode(tokenizer(sentence).input_ids, skip_special_tokens=True) == sentence
 
 
-def test_a_word_xx_is_not_taken_for_the_symbol_when_words_are_copied(tmp_path):
+def test_a_word_xx_is_not_taken_for_the_placeholder_when_words_are_copied(tmp_path):
     path = tmp_path / "trees.mrg"
     path.write_text("((S (NN XX) (NN dog)))", encoding="utf-8")
     for copy_words in (False, True):
@@ -63,11 +63,11 @@ def test_a_word_xx_is_not_taken_for_the_symbol_when_words_are_copied(tmp_path):
 
 
 def test_constrained_search_finds_trees_over_exactly_the_given_words(model, tokenizer):
-    parser, free = (Parser(model, tokenizer, is_constrained=is_so, **SHORT) for is_so in (True, False))
+    parser, free_parser = (Parser(model, tokenizer, is_constrained=flag, **SHORT) for flag in (True, False))
     trees = parser(SENTENCES)
     words = [split_words(text) or None for text in SENTENCES]
-    assert [tree and tree.words for tree in trees] == [tree and tree.words for tree in free(SENTENCES)] == words
-    assert parser.num_repaired == 0 < free.num_repaired <= 3
+    assert [tree and tree.words for tree in trees] == [tree and tree.words for tree in free_parser(SENTENCES)] == words
+    assert parser.num_repaired == 0 < free_parser.num_repaired <= 3
     assert trees[2].words == ["She", ",", "-LRB-", "the", "dog", "-RRB-", "sees", "in", "Oslo", "."]
     assert parser(SENTENCES[0]) == trees[0]
 
@@ -79,7 +79,7 @@ def test_brackets_and_other_odd_words_can_be_parsed(model, tokenizer, word):
     assert not parser.num_repaired
 
 
-def test_a_sentence_too_long_for_the_search_is_refused_before_any_is_parsed(model, tokenizer, monkeypatch):
+def test_a_sentence_too_long_for_the_search_is_refused_before_any_sentence_is_parsed(model, tokenizer, monkeypatch):
     parser = Parser(model, tokenizer, **SHORT)
     monkeypatch.setattr(parser_module, "MOST_TOKENS", len(tokenizer("The dog barks .").input_ids))
     assert parser("The dog barks .").words == ["The", "dog", "barks", "."]
@@ -134,6 +134,6 @@ def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
     files = ["--train", str(treebank), str(treebank), "--dev", str(dev), "--output", str(tmp_path / "data")]
     options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
     assert cli.main(["prepare", *files, *options]) == 0
-    assert "train: read 6 pairs, dropped none, kept 6 of" in capsys.readouterr().out
+    assert "train: read 6 pairs, dropped none, kept 6 pairs with" in capsys.readouterr().out
     dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]

@@ -28,7 +28,7 @@ def translate(folder):
     return vaswani_pipeline("translation", model=folder, max_new_tokens=6)
 
 
-def test_a_list_gives_the_translations_of_its_single_sentences(translate):
+def test_a_list_gives_the_same_translations_as_its_sentences_alone(translate):
     alone = [translate(sentence)[0] for sentence in SENTENCES]
     assert translate(SENTENCES) == alone
     assert translate(SENTENCES, batch_size=3) == alone
@@ -37,23 +37,23 @@ def test_a_list_gives_the_translations_of_its_single_sentences(translate):
 
 
 @pytest.mark.parametrize("blank", ["", "   ", " \t", "\u3000", "\u200b", "\u00ad\ufeff", "\x00 \u200e"])
-def test_a_sentence_of_blanks_stays_empty(translate, blank):
+def test_the_translation_of_a_blank_sentence_is_empty(translate, blank):
     assert translate(blank) == [{"translation_text": ""}]
     assert translate([blank, "a dog"], num_return_sequences=2, batch_size=2)[0] == [{"translation_text": ""}] * 2
 
 
-def test_the_lines_of_a_sentence_are_translated_one_by_one(translate):
+def test_a_text_is_translated_line_by_line_and_keeps_its_line_breaks(translate):
     first, _, third, _ = (found["translation_text"] for found in translate(SENTENCES))
     expected = [{"translation_text": f"{first}\n\n{third}"}]
     assert translate("\n".join(SENTENCES[:3])) == expected
     for line_break in ("\r\n", "\r"):
-        expected_then = [{"translation_text": expected[0]["translation_text"].replace("\n", line_break)}]
-        assert translate(line_break.join(SENTENCES[:3])) == expected_then
+        with_break = [{"translation_text": expected[0]["translation_text"].replace("\n", line_break)}]
+        assert translate(line_break.join(SENTENCES[:3])) == with_break
     assert translate(["a dog", "\n".join(SENTENCES[:3])], batch_size=3)[1:] == expected
     assert len(translate("a dog\ntwo cats", num_return_sequences=2)) == 2
 
 
-def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(translate, monkeypatch):
+def test_a_sentence_longer_than_any_in_training_is_translated_with_a_warning(translate, monkeypatch):
     warnings = []
     monkeypatch.setattr(translate.tokenizer, "model_max_length", 5)
     monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning", warnings.append)
@@ -63,7 +63,7 @@ def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(transl
 
 
 def test_a_value_that_is_not_a_string_is_refused(translate):
-    with pytest.raises(ValueError, match=r"a sentence to translate is a str, got tuple: \('a',\). Give several"):
+    with pytest.raises(ValueError, match=r"a sentence to translate must be a str, got tuple: \('a',\). Give several"):
         translate(("a",))
 
 
@@ -92,7 +92,7 @@ def test_a_list_with_half_a_surrogate_pair_is_refused_before_any_work(translate,
             translate(sentences)
 
 
-def test_an_engine_samples_one_hypothesis(translate):
+def test_sampling_gives_different_translations(translate):
     found = {translate("a dog runs", do_sample=True, num_beams=1)[0]["translation_text"] for _ in range(8)}
     assert len(found) > 1
 
@@ -125,7 +125,7 @@ def test_spaces_are_cleaned_up_if_asked(translate, monkeypatch):
     assert translate("a", clean_up_tokenization_spaces=True)[0]["translation_text"] == "a dog, a cat."
 
 
-def test_a_run_folder_and_a_path_name_a_model(folder, translate):
+def test_a_model_may_be_given_as_a_path_or_by_its_run_folder(folder, translate):
     expected = translate(SENTENCES[0])
     run = Path(folder).parent
     for name in (Path(folder), run, str(run)):
@@ -150,7 +150,7 @@ def test_the_pipeline_of_transformers_works_without_trust_remote_code(folder, tr
     assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
 
 
-def test_other_tasks_give_the_pipelines_of_transformers(folder):
+def test_other_tasks_raise_the_errors_of_transformers(folder):
     for task, message in (("summarization", "has been removed"), ("translating", "Unknown task translating")):
         for make in (transformers.pipeline, vaswani_pipeline):
             with pytest.raises(KeyError, match=message):

@@ -34,7 +34,7 @@ T5_TASKS = {"translation_en_to_de": {"prefix": "translate English to German: ", 
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
-    """A folder with a sentencepiece model, and its pieces with their scores."""
+    """A folder with the files of a sentencepiece model, and a list of (piece, score)."""
     sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
     model = io.BytesIO()
     lines = iter([*SENTENCES, *T5_TASKS["translation_en_to_de"]["prefix"].split()] * 20)
@@ -149,7 +149,7 @@ def test_a_task_without_a_model_and_a_model_without_an_encoder_are_refused(parts
 def test_languages_may_be_given_to_the_constructor_or_to_a_call(parts):
     kind, model, tokenizer = parts
     if kind not in LANGUAGES:
-        pytest.skip("its tokenizer has no languages")
+        pytest.skip("the tokenizer of this model has no languages")
     source, target = LANGUAGES[kind]
     build = {"task": "translation", "model": model, "tokenizer": tokenizer, "max_new_tokens": 8, "return_tensors": True}
     expected = expect(parts, SENTENCES[0], max_new_tokens=8)[0]["translation_token_ids"]
@@ -165,7 +165,7 @@ def test_languages_may_be_given_to_the_constructor_or_to_a_call(parts):
 
 def test_a_sentence_of_one_token_is_translated():
     words = {"<pad>": 0, "</s>": 1, "hello": 2, "welt": 3}
-    backend = Tokenizer(WordLevel(words, unk_token="welt"))  # adds no </s>
+    backend = Tokenizer(WordLevel(words, unk_token="welt"))  # it adds no </s> to a text
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>")
     model = build_model("t5", tokenizer)
     translate = transformers.pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=4)

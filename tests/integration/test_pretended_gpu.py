@@ -1,4 +1,4 @@
-"""An update and a step of a search send no more operations and waits to a GPU than before. The GPU is pretended."""
+"""An update and a search step cost a GPU no more operations and waits than recorded. A pretended GPU counts them."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "pretended_gpu"
-# The device stays defined until a process ends, so the program runs in a separate process. `count_search` raises an
+# A process cannot remove the pretended device again, so the program has a process of its own. `count_search` raises an
 # error if the search finds other tokens than on the CPU.
 PROGRAM = """
 import json
@@ -18,11 +18,11 @@ numbers = {name: [{kind: events.total() for kind, events in vars(counts).items()
 print(json.dumps(numbers))
 """
 # If a change lowers a count, lower its bound too.
-MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; five operations are for labels padded on the left
-MOST_OPERATIONS_OF_STEP = 127  # a step of 6 layers
+MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; five of these operations serve labels padded on the left
+MOST_OPERATIONS_OF_STEP = 127  # a step of the search, with 6 decoder layers
 
 
-def test_updates_and_steps_take_no_more_operations_and_waits_than_before():
+def test_updates_and_search_steps_take_no_more_operations_and_waits_than_recorded():
     command = [sys.executable, "-c", PROGRAM]
     output = subprocess.run(command, cwd=FOLDER, check=True, capture_output=True, text=True).stdout
     counts = json.loads(output.splitlines()[-1])

@@ -64,7 +64,7 @@ def test_a_loaded_model_is_saved_as_the_same_files(folder, tmp_path_factory):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
-def test_positions_are_right_after_loading(build_tiny_model, tmp_path, layout, dtype):
+def test_a_loaded_model_computes_exact_positions(build_tiny_model, tmp_path, layout, dtype):
     build_tiny_model(position_layout=layout).save_pretrained(tmp_path)
     loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path, dtype=dtype)
     expected = sinusoids(torch.arange(6000), d_model=12, layout=layout)[None]
@@ -73,8 +73,8 @@ def test_positions_are_right_after_loading(build_tiny_model, tmp_path, layout, d
     assert not any("positions" in name for name in loaded.state_dict())
 
 
-def test_search_settings_are_saved_and_without_their_file_those_of_the_paper_apply(tiny_model, tmp_path):
-    paper_s = tiny_model.generation_config.to_dict()
+def test_search_settings_are_saved_and_the_paper_s_apply_if_their_file_is_missing(tiny_model, tmp_path):
+    settings_of_the_paper = tiny_model.generation_config.to_dict()
     changes = {
         "num_beams": 21,
         "length_penalty": 0.3,
@@ -88,4 +88,4 @@ def test_search_settings_are_saved_and_without_their_file_those_of_the_paper_app
     assert {name: getattr(loaded, name) for name in changes} == changes
     (tmp_path / "generation_config.json").unlink()
     loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.generation_config.to_dict() == paper_s
+    assert loaded.generation_config.to_dict() == settings_of_the_paper

@@ -1,4 +1,4 @@
-"""The options of the command line decide the search, also with an ensemble."""
+"""Options of the command line apply to the search, also with an ensemble."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def run(command, *arguments):
     return cli.main([command, *map(str, arguments), "--max_length_offset", "3"])
 
 
-def test_with_an_ensemble_each_text_follows_its_score(folders, files):
+def test_an_ensemble_writes_a_score_before_each_translation(folders, files):
     text, output = files
     options = ["--ensemble", folders[1], "--scores"]
     assert run("translate", "--model", folders[0], *options, "--input", text, "--output", output) == 0
@@ -52,11 +52,11 @@ def test_with_an_ensemble_each_text_follows_its_score(folders, files):
 
 
 def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, tmp_path, capsys):
-    like = train_tokenizer(["quick brown foxes jump over lazy hens"] * 2, vocab_size=290)
-    stranger = save_model(tmp_path / "stranger", seed=3, tokenizer=like)
-    assert run("translate", "--model", folders[0], "--ensemble", folders[1], stranger, "--input", files[0]) == 1
+    other_tokenizer = train_tokenizer(["quick brown foxes jump over lazy hens"] * 2, vocab_size=290)
+    other = save_model(tmp_path / "other", seed=3, tokenizer=other_tokenizer)
+    assert run("translate", "--model", folders[0], "--ensemble", folders[1], other, "--input", files[0]) == 1
     assert (
-        f"models of an ensemble must share one vocabulary, and {stranger} has another one than {folders[0]}: "
+        f"models of an ensemble must share one vocabulary, but {other} and {folders[0]} have different ones: "
         f"prepare their data with" in capsys.readouterr().err
     )
 
@@ -65,13 +65,13 @@ def test_a_translation_does_not_continue_with_other_models(folders, files, monke
     def die(translator, batch):
         raise MemoryError("no room")
 
-    begun = ["translate", "--model", folders[0], "--input", files[0], "--output", files[1], "--ensemble", folders[1]]
+    command = ["translate", "--model", folders[0], "--input", files[0], "--output", files[1], "--ensemble", folders[1]]
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", die)
-        assert run(*begun) == 1
-    assert run(*begun[:-1], folders[0]) == 1
+        assert run(*command) == 1
+    assert run(*command[:-1], folders[0]) == 1
     assert "other settings: ensemble was [" in capsys.readouterr().err
-    assert run(*begun) == 0
+    assert run(*command) == 0
 
 
 def test_a_score_names_its_models_and_dtype(folders, files, capsys):

@@ -1,4 +1,4 @@
-"""transformers' Seq2SeqTrainer trains our models like any other model, also with our batches by tokens."""
+"""transformers' Seq2SeqTrainer trains our models like any other model, also with the batches of `vaswani train`."""
 
 import json
 import os
@@ -24,6 +24,7 @@ from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, load
 
 PAIRS = PAIRS[:40]
 pytestmark = pytest.mark.usefixtures("metric_modules")
+# The label smoothing may be set in the model or in the trainer.
 SIDES = {"model": {"label_smoothing": 0.1}, "trainer": {"label_smoothing": 0.0, "label_smoothing_factor": 0.1}}
 
 
@@ -53,8 +54,8 @@ def build_model(tokenizer, *, dropout=0.1, label_smoothing=0.1, dtype=torch.floa
 def build_trainer(folder, tokenizer, dataset, *, by_tokens=False, model=None, compute_metrics=None, **settings):
     """Return a trainer on one CPU, which by default saves nothing.
 
-    `settings` are arguments of Seq2SeqTrainingArguments, besides `label_smoothing`, `dropout` and `dtype`, which go to
-    the model.
+    `label_smoothing`, `dropout` and `dtype` are settings of the model. All other `settings` are arguments of
+    Seq2SeqTrainingArguments.
     """
     names = settings.keys() & {"label_smoothing", "dropout", "dtype"}
     model_settings = {name: settings.pop(name) for name in names}
@@ -91,9 +92,9 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     model = build_model(tokenizer).eval()
     inputs = tokenizer(dataset["source"][:12], return_tensors="pt", padding=True)
     translations = model.generate(**inputs)
-    assert translations.shape[1] > 21  # the default limit of transformers is lower
-    own = [[token for token in row.tolist()[1:] if token != tokenizer.pad_token_id] for row in translations]
-    references = dataset.select(range(12)).remove_columns("labels").add_column("labels", own)
+    assert translations.shape[1] > 21  # the default limit of transformers would cut them
+    generated = [[token for token in row.tolist()[1:] if token != tokenizer.pad_token_id] for row in translations]
+    references = dataset.select(range(12)).remove_columns("labels").add_column("labels", generated)
     trainer = build_trainer(
         tmp_path,
         tokenizer,
@@ -110,9 +111,9 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
 
 
-def test_bleu_without_generated_text_is_refused_with_the_missing_setting(tokenizer, dataset, tmp_path):
+def test_bleu_without_generated_text_is_refused_and_the_missing_setting_is_named(tokenizer, dataset, tmp_path):
     trainer = build_trainer(tmp_path, tokenizer, dataset, compute_metrics=build_compute_metrics(tokenizer))
-    with pytest.raises(ValueError, match="no token ids: set predict_with_generate=True"):
+    with pytest.raises(ValueError, match="not token ids: set predict_with_generate=True"):
         trainer.evaluate()
 
 
@@ -124,9 +125,9 @@ def test_a_length_set_by_the_caller_holds_in_every_batch(tokenizer, dataset, tmp
     options = {"predict_with_generate": True, "per_device_eval_batch_size": 1}
     found = build_trainer(tmp_path, tokenizer, rows, model=model, **options).predict(rows).predictions
     lengths = {len(row) - list(row).count(tokenizer.pad_token_id) - list(row).count(-100) for row in found}
-    own = model.generate(**tokenizer(rows["source"][:1], return_tensors="pt"))
-    assert lengths == {own.shape[1]}
-    assert own.shape[1] == length or (length is None and own.shape[1] > 21)
+    expected = model.generate(**tokenizer(rows["source"][:1], return_tensors="pt"))
+    assert lengths == {expected.shape[1]}
+    assert expected.shape[1] == length or (length is None and expected.shape[1] > 21)
 
 
 def test_evaluations_use_the_fast_search_although_the_trainer_passes_labels(tokenizer, dataset, tmp_path, monkeypatch):
@@ -135,7 +136,7 @@ def test_evaluations_use_the_fast_search_although_the_trainer_passes_labels(toke
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 
 
-def test_label_smoothing_of_the_trainer_replaces_the_model_s_also_in_evaluations(tokenizer, dataset, tmp_path):
+def test_label_smoothing_of_the_trainer_replaces_that_of_the_model_also_in_evaluations(tokenizer, dataset, tmp_path):
     found, losses = [], []
     for settings in (SIDES["trainer"], SIDES["trainer"] | {"label_smoothing": 0.3}, SIDES["model"]):
         trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
@@ -155,7 +156,7 @@ def test_label_smoothing_of_the_trainer_replaces_the_model_s_also_in_evaluations
 
 @pytest.mark.parametrize("side", SIDES)
 def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp_path, side):
-    ends = []
+    learned = []
     for batch_size, accumulation_steps in [(8, 1), (1, 8)]:
         trainer = build_trainer(
             tmp_path,
@@ -169,12 +170,12 @@ def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp
             **SIDES[side],
         )
         trainer.train()
-        ends.append(weights(trainer))
-    assert_close(ends[0], ends[1], tolerance=1e-10)
+        learned.append(weights(trainer))
+    assert_close(learned[0], learned[1], tolerance=1e-10)
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_resumed_run_ends_like_an_undisturbed_run(tokenizer, dataset, tmp_path, by_tokens):
+def test_a_resumed_run_ends_like_an_uninterrupted_run(tokenizer, dataset, tmp_path, by_tokens):
     settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 1, "by_tokens": by_tokens}
     whole = build_trainer(tmp_path, tokenizer, dataset, **settings)
     whole.train()
@@ -192,19 +193,19 @@ LENGTHS = np.array([3, 9, 4, 4, 7, 2, 8, 5, 6, 3, 3, 5, 7]), np.array([4, 8, 4, 
 
 @pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(1, 1), (3, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("epoch", [0, 5])
-def test_the_parts_of_all_processes_make_up_the_plan(num_processes, accumulation_steps, epoch):
+def test_the_batches_of_all_processes_make_up_the_planned_updates(num_processes, accumulation_steps, epoch):
     plan = plan_updates(*LENGTHS, tokens_per_batch=40, seed=7, epoch=epoch)
-    own = []
+    batches_by_process = []
     for process_index in range(num_processes):
         own_parts = slice(process_index * accumulation_steps, (process_index + 1) * accumulation_steps)
         num_parts = num_processes * accumulation_steps
         sampler = TokenBatchSampler(LENGTHS, num_parts=num_parts, own_parts=own_parts, tokens_per_batch=40, seed=7)
         sampler.set_epoch(epoch)
-        own.append(list(sampler))
-        assert len(own[-1]) == len(sampler) == len(plan) * accumulation_steps
+        batches_by_process.append(list(sampler))
+        assert len(batches_by_process[-1]) == len(sampler) == len(plan) * accumulation_steps
     for number, rows in enumerate(plan):
-        own_parts = slice(number * accumulation_steps, (number + 1) * accumulation_steps)
-        parts = [part for batches in own for part in batches[own_parts]]
+        of_update = slice(number * accumulation_steps, (number + 1) * accumulation_steps)
+        parts = [part for batches in batches_by_process for part in batches[of_update]]
         assert all(parts)
         if len(rows) >= len(parts):
             assert sorted(row for part in parts for row in part) == sorted(rows)
@@ -212,8 +213,8 @@ def test_the_parts_of_all_processes_make_up_the_plan(num_processes, accumulation
             assert {row for part in parts for row in part} == set(rows)
 
 
-def test_batches_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
-    shuffled = dataset.shuffle(seed=3)  # a shuffled data set keeps its columns and reorders its rows
+def test_each_batch_holds_the_pairs_of_its_planned_update(tokenizer, dataset, tmp_path):
+    shuffled = dataset.shuffle(seed=3)  # a shuffled data set keeps its columns in order, and maps row numbers
     lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
     for settings, seed in (({"seed": 3}, 3), ({"seed": 3, "data_seed": 4}, 4)):
         loader = build_trainer(tmp_path, tokenizer, shuffled, by_tokens=True, **settings).get_train_dataloader()
@@ -239,8 +240,8 @@ def train_alone(folder, tokenizer, dataset, **settings):
 
 def train_in_a_process(rank, port, folder, tokenizer, dataset):
     """Train to the end, and then train again from a checkpoint inside the second epoch."""
-    launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in launched.items()}, MASTER_ADDR="127.0.0.1")
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
     for name, checkpoint in (("whole", None), ("resumed", str(folder / "whole" / "checkpoint-5"))):
         settings = {"save_strategy": "steps", "save_steps": 5, **EXACT}
@@ -256,10 +257,10 @@ def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokeni
     assert one["model.shared.weight"].dtype == torch.float64
     accumulated = train_alone(tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **EXACT)
     assert_close(one, accumulated, tolerance=1e-10)
-    with socket.socket() as held:  # holds the port until the processes end, so that no other program gets it
+    with socket.socket() as held:  # holds the port, so that no other program gets it before the processes end
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
-        # The processes are spawned: a fork of a process that had threads may wait for them for ever.
+        # Processes are spawned, because a fork of a process with threads may wait for these threads for ever.
         arguments = (held.getsockname()[1], tmp_path, tokenizer, dataset)
         torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=2)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
@@ -270,7 +271,7 @@ def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokeni
 
 
 @pytest.mark.slow
-def test_the_example_improves_the_bleu_of_a_model(tokenizer, tmp_path, capsys):
+def test_the_example_of_fine_tuning_improves_the_bleu_of_a_model(tokenizer, tmp_path, capsys):
     for name, pairs in {"train": PAIRS, "dev": PAIRS[:8], "test": PAIRS[20:]}.items():
         for side, language in enumerate(("en", "de")):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))

@@ -23,7 +23,7 @@ from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
-# The code that is uploaded with a model. A tokenizer needs none.
+# The code that is uploaded with a model. A tokenizer needs no code.
 CODE = {path.name for path in (Path(cli.__file__).parent / "model").glob("*_vaswani.py")}
 CONFIGS = {"config.json", "example.json", "generation_config.json", "tokenizer_config.json"}
 FILES = {"README.md", "model.safetensors", "tokenizer.json", *CONFIGS, *CODE}
@@ -82,7 +82,7 @@ def hub(monkeypatch):
     """A running stand-in, which this process takes for the Hub."""
     with running_hub() as hub:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # the environment may say True
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # it may be set in the environment
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
@@ -114,7 +114,7 @@ def test_a_dry_run_writes_the_files_that_would_be_uploaded(run, tmp_path, capsys
     assert set(capsys.readouterr().out.split()) == seen == FILES
 
 
-def test_the_card_of_the_folder_is_uploaded_as_it_is_and_an_unknown_field_is_refused(run, tmp_path):
+def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_the_config_is_refused(run, tmp_path):
     model = shutil.copytree(run / "model", tmp_path / "model")
     (model / "README.md").write_text("---\nlicense: mit\n---\nMine, OWNER/NAME.\n")
     write_upload(model, tmp_path / "upload", repo_id="me/tiny")
@@ -135,7 +135,9 @@ def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_pa
     assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
 
 
-def test_nothing_is_uploaded_without_card_privacy_login_or_hub(run, hub, tmp_path, monkeypatch, capsys):
+def test_an_upload_is_refused_without_a_card_login_or_hub_or_if_a_private_one_would_be_public(
+    run, hub, tmp_path, monkeypatch, capsys
+):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
         sharing.upload_model(model, "me/tiny")
@@ -174,13 +176,13 @@ print(json.dumps([found.folder.name, found.fingerprint == fingerprint_model(foun
 def test_all_files_of_a_hub_model_are_loaded_from_the_same_commit(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
     hub.requests.clear()
-    told = run_elsewhere(LOAD, hub=hub, folder=tmp_path, home=tmp_path / "home")
-    assert told == [COMMIT, True, len(load_translator(run)[1])]
-    of_main = [path for _, path in hub.requests if "/resolve/main/" in path]
-    assert set(of_main) == {"/me/tiny/resolve/main/config.json"}
+    results = run_elsewhere(LOAD, hub=hub, folder=tmp_path, home=tmp_path / "home")
+    assert results == [COMMIT, True, len(load_translator(run)[1])]
+    from_main = [path for _, path in hub.requests if "/resolve/main/" in path]
+    assert set(from_main) == {"/me/tiny/resolve/main/config.json"}
 
 
-def test_push_to_hub_uploads_the_files_that_saving_writes(run, hub):
+def test_push_to_hub_uploads_the_files_that_save_pretrained_writes(run, hub):
     for part in load_translator(run):
         part.push_to_hub("me/plain")
     files = hub.repositories["me/plain"]
@@ -193,7 +195,7 @@ def test_push_to_hub_uploads_the_files_that_saving_writes(run, hub):
 # Loading
 
 
-def test_trust_remote_code_loads_the_package_s_classes_if_it_is_imported(run):
+def test_trust_remote_code_loads_the_classes_of_the_package_if_the_package_is_imported(run):
     folder = run / "model"
     for auto, expected in ((AutoModelForSeq2SeqLM, VaswaniForConditionalGeneration), (AutoModel, VaswaniModel)):
         assert type(auto.from_pretrained(folder, trust_remote_code=True)) is expected
@@ -214,7 +216,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 torch.set_num_threads(1)
 name, folder, sentences = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-told = {}
+results = {}
 
 def refusal(load):
     try:
@@ -222,8 +224,8 @@ def refusal(load):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-told["refused"] = [
-    refusal(lambda: AutoModelForSeq2SeqLM.from_pretrained(place, trust_remote_code=False)) for place in (name, folder)
+results["refused"] = [
+    refusal(lambda: AutoModelForSeq2SeqLM.from_pretrained(source, trust_remote_code=False)) for source in (name, folder)
 ]
 tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
 inputs = tokenizer(sentences, return_tensors="pt", padding=True)
@@ -232,7 +234,7 @@ def tokens(model):
     return [model.generate(**inputs, max_new_tokens=6, **search).tolist() for search in ({}, {"num_beams": 1})]
 
 model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
-told["types"] = [
+results["types"] = [
     type(loaded).__name__
     for loaded in (
         model,
@@ -241,61 +243,67 @@ told["types"] = [
     )
 ]
 search = model.generation_config
-told["search"] = [search.num_beams, search.length_penalty_type, search.max_length_offset]
-told["tokens"] = tokens(model)
+results["search"] = [search.num_beams, search.length_penalty_type, search.max_length_offset]
+results["tokens"] = tokens(model)
 pipeline = transformers.pipeline("translation_en_to_de", model=name, trust_remote_code=True)
-told["texts"] = [result["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
-told["other languages"] = refusal(lambda: pipeline("a dog", src_lang="fr", tgt_lang="ja"))
+results["texts"] = [result["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
+results["other languages"] = refusal(lambda: pipeline("a dog", src_lang="fr", tgt_lang="ja"))
 build_pipeline = get_class_from_dynamic_module("pipeline_vaswani.TranslationPipeline", model.name_or_path)
-of_objects = build_pipeline(model=model, tokenizer=tokenizer)
-told["removed tasks"] = "translation" in transformers.pipelines.REMOVED_TASKS
-told["of objects"] = [result["translation_text"] for result in of_objects(sentences, max_new_tokens=6)]
+from_objects = build_pipeline(model=model, tokenizer=tokenizer)
+results["removed tasks"] = "translation" in transformers.pipelines.REMOVED_TASKS
+results["from objects"] = [result["translation_text"] for result in from_objects(sentences, max_new_tokens=6)]
 pipeline.save_pretrained(sys.argv[4])
 again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
-told["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
-told["models"] = [type(one.model).__name__ for one in (pipeline, again)]
-told["hidden"] = "vaswani_transformer" not in sys.modules
+results["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
+results["models"] = [type(loaded.model).__name__ for loaded in (pipeline, again)]
+results["hidden"] = "vaswani_transformer" not in sys.modules
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True
-told["offline"] = tokens(AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True))
+results["offline"] = tokens(AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True))
 
+# This cache forgets the first token. The search must notice it, and work without a cache.
 layer = transformers.cache_utils.DynamicLayer
 update = layer.update
 layer.update = lambda *given: tuple(x * (torch.arange(x.shape[2])[:, None] > 0) for x in update(*given))
 forgetful = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
-told["forgetful"] = tokens(forgetful)
+results["forgetful"] = tokens(forgetful)
 layer.update = update
 search_code = sys.modules[type(model).__module__.replace("modeling", "search")]
-told["caches"] = [[*search_code.CACHES_THAT_WORK[one].values()] for one in (model, forgetful)]
+results["caches"] = [[*search_code.CACHES_THAT_WORK[searched].values()] for searched in (model, forgetful)]
 
 sys.meta_path.remove(hide)
 import vaswani_transformer
-both = AutoModelForSeq2SeqLM.from_pretrained(folder)
-told["both"] = [tokens(both), tokens(model), type(both) is vaswani_transformer.VaswaniForConditionalGeneration,
-                type(both) is type(model), isinstance(pipeline, vaswani_transformer.TranslationPipeline)]
-print(json.dumps(told))
+packaged = AutoModelForSeq2SeqLM.from_pretrained(folder)
+results["with the package"] = [
+    tokens(packaged),
+    tokens(model),
+    type(packaged) is vaswani_transformer.VaswaniForConditionalGeneration,
+    type(packaged) is type(model),
+    isinstance(pipeline, vaswani_transformer.TranslationPipeline),
+]
+print(json.dumps(results))
 """
 
 
 def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
     arguments = ["me/tiny", str(run / "model"), json.dumps(SENTENCES), str(tmp_path / "saved again")]
-    told = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")
+    results = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")
     model, tokenizer = load_translator(run)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
     expected, greedy = (model.generate(**inputs, max_new_tokens=6, **search) for search in ({}, {"num_beams": 1}))
     texts, expected = tokenizer.batch_decode(expected, skip_special_tokens=True), [expected.tolist(), greedy.tolist()]
-    for refused in told["refused"]:
+    for refused in results["refused"]:
         assert refused.startswith("ValueError: The repository ")
         assert "contains custom code which must be executed" in refused
-    assert told["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
-    assert told["search"] == [3, "gnmt", 50]
-    assert told["tokens"] == told["offline"] == told["forgetful"] == expected
-    assert told["caches"] == [[True], [False]]
+    assert results["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
+    assert results["search"] == [3, "gnmt", 50]
+    assert results["tokens"] == results["offline"] == results["forgetful"] == expected
+    assert results["caches"] == [[True], [False]]
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
-    assert told["texts"] == told["of objects"] == told["saved again"] == texts
-    assert told["other languages"] == "ValueError: this model translates from en to de, not from fr to ja."
-    assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # an Engine would need the package
-    assert told["hidden"]
-    assert told["removed tasks"]  # the code of the model has not changed transformers
-    assert told["both"] == [expected, expected, True, False, False]
+    assert results["texts"] == results["from objects"] == results["saved again"] == texts
+    assert results["other languages"] == "ValueError: this model translates from en to de, not from fr to ja."
+    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # an Engine would need the package
+    assert results["hidden"]
+    assert results["removed tasks"]  # the code of the model has not changed this list of transformers
+    assert results["with the package"] == [expected, expected, True, False, False]

@@ -1,4 +1,4 @@
-"""Lines of several sentences are split by sentencex and translated one by one. Without the option they are counted."""
+"""With --split_sentences, lines are translated by sentence. Without it, lines of several sentences are counted."""
 
 import sys
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ def paragraph(tmp_path, folder):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.one_of(st.sampled_from(" .!?。\n\r\t\u2028\u00a0\"'()ABcd3"), st.characters(codec="utf-8"))))
 @pytest.mark.parametrize("language", ["en", "de-CH", "ja", "xx", None])
-def test_the_sentences_of_any_text_joined_give_the_text(sentencex, language, text):
+def test_the_sentences_of_any_text_and_the_spaces_between_them_give_the_text(sentencex, language, text):
     parts = split_text(text, language)
     assert "".join(sentence + space for sentence, space in parts) == text
     if language and not text.isspace():
@@ -61,7 +61,7 @@ def test_the_sentences_of_any_text_joined_give_the_text(sentencex, language, tex
         ("zh_Hant", "我喜歡狗。你呢?\u2029好!", ["我喜歡狗。", "你呢?", "好!"]),
         ("ja", "犬が走る。猫は?", ["犬が走る。", "猫は?"]),
         ("de", "Am 3. Mai kam Dr. Maier. „Gut.“ Er ging z. B. nach Hause.", None),
-        ("en", "I am J.\u2028K. Rowling", ["I am J.\u2028K. Rowling"]),  # sentencex alone panics
+        ("en", "I am J.\u2028K. Rowling", ["I am J.\u2028K. Rowling"]),  # sentencex panics if U+2028 is not replaced
         ("en", " \n ", [" ", " "]),
     ],
 )
@@ -125,12 +125,12 @@ def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(pipe
         "several sentences, one of which may be missing in the translation: 2. Split them, or give --split_sentences."
         in (capsys.readouterr().err)
     )
-    told = []
-    monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning_once", told.append)
+    warnings = []
+    monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning_once", warnings.append)
     pipe("A dog.\nA dog.")
-    assert not told
+    assert not warnings
     pipe("A dog. A dog.")
-    assert "give split_sentences=True" in told[0]
+    assert "give split_sentences=True" in warnings[0]
 
 
 def test_single_sentences_are_not_counted_as_several():
@@ -158,7 +158,7 @@ def test_single_sentences_are_not_counted_as_several():
     assert all(map(SEVERAL_SENTENCES.search, several))
 
 
-def test_a_missing_sentence_splitter_is_named_and_lost_characters_are_an_error(pipe, paragraph, capsys, monkeypatch):
+def test_a_sentence_splitter_that_is_missing_or_loses_characters_is_an_error(pipe, paragraph, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     assert cli.main([*paragraph[0], "--split_sentences"]) == 1
     assert "pip install sentencex" in capsys.readouterr().err

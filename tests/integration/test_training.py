@@ -1,4 +1,4 @@
-"""A training run writes its files, may stop and continue without any change of the result, and refuses bad input."""
+"""A training run writes its files, has the same result if it is stopped and continued, and refuses bad input."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ def die(*args):
 
 
 def before_update(number, act):
-    """Return a context manager. In its block, a training calls `act(parts)` before update `number`, counted from 1."""
+    """Return a context manager. In its block, training calls `act(parts)` before update `number`, counted from 1."""
     run_update = loop.run_update
     calls = itertools.count(1)
 
@@ -56,7 +56,7 @@ def patched(owner, name, value):
 
 
 def train_until_save(number, *args, **options):
-    """Train until `number` checkpoints are saved, and die."""
+    """Train until `number` checkpoints are saved, then raise KeyboardInterrupt."""
     save = checkpoints.Checkpoints.save
     calls = itertools.count(1)
 
@@ -113,17 +113,17 @@ def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
     assert rates == {update: 0.5 * inverse_sqrt_lr(update, d_model=16, warmup_steps=10) for update in (3, 6, 7)}
     assert [line["update"] for line in lines if "dev_perplexity" in line] == [2, 4, 6, 7]
     assert names_in(whole / "checkpoints") == ["step-00000006", "step-00000007"]
-    # The final model is the mean of the last checkpoints.
-    last = [weights(path) for path in sorted((whole / "checkpoints").iterdir())]
+    # The final model is the mean of the two checkpoints.
+    saved = [weights(path) for path in sorted((whole / "checkpoints").iterdir())]
     for name, tensor in weights(whole / "model").items():
-        assert torch.equal(tensor, ((last[0][name].double() + last[1][name].double()) / 2).float())
+        assert torch.equal(tensor, ((saved[0][name].double() + saved[1][name].double()) / 2).float())
 
 
 def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_data, tmp_path):
     # Each start has a new clock, which begins at 0 and moves by a second each time it is read.
-    for sitting in range(3):
+    for num_stops in range(3):
         with patched(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
-            if sitting < 2:
+            if num_stops < 2:
                 train_until_save(1, TINY, tiny_data, tmp_path, log_interval=3)
             else:
                 assert_ends_as(whole, tiny_data, tmp_path)
@@ -133,17 +133,17 @@ def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_d
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_after_sigterm_a_run_ends_its_update_saves_and_later_continues_exactly(
+def test_sigterm_lets_a_run_finish_its_update_and_save_and_the_run_continues_exactly(
     whole, tiny_data, tmp_path, monkeypatch, num_workers
 ):
     def stop_all(parts):
         workers = multiprocessing.active_children()
         assert len(workers) == num_workers
-        # Another process sends the signal, as a launcher does. If the parent of PyTorch's workers sent it, they would
-        # take it for the end of the training.
+        # Another process sends the signal, as a launcher does. PyTorch's workers would take a signal from this process,
+        # their parent, for the end of the training.
         processes = [str(pid) for pid in (*(worker.pid for worker in workers), os.getpid())]
         subprocess.run(["kill", "-TERM", *processes], check=True)
-        time.sleep(0.5 * num_workers)  # in this time the signal would have ended a worker
+        time.sleep(0.5 * num_workers)  # long enough for the signal to end a worker
         assert all(worker.is_alive() for worker in workers)
 
     stopped = pytest.raises(Interrupted, match="stopped after update 3 and saved")
@@ -158,7 +158,7 @@ def test_checkpoints_may_be_several_epochs_apart(tiny_data, tmp_path):
     recipe = replace(TINY, num_updates=1_000, lr_scale=0.0, patience=1, checkpoint_interval=(3, "epochs"))
     train(recipe, tiny_data, tmp_path, log_interval=60)
     lines = [line for line in read_log(tmp_path) if "dev_perplexity" in line]
-    assert [line["epoch"] for line in lines] == [3, 6]  # the first evaluation, and one without gain
+    assert [line["epoch"] for line in lines] == [3, 6]  # the second loss is no better, which ends the run
 
 
 def test_the_log_is_written_to_disk_before_its_checkpoint(tiny_data, tmp_path, file_calls):
@@ -167,7 +167,7 @@ def test_the_log_is_written_to_disk_before_its_checkpoint(tiny_data, tmp_path, f
     assert "sync log.jsonl" in file_calls[:named]
 
 
-def test_a_run_continues_without_its_log_and_its_cost_is_known(copy_of_stopped, whole, tiny_data):
+def test_a_run_whose_log_was_cut_continues_and_still_has_a_cost_and_a_card(copy_of_stopped, whole, tiny_data):
     run = copy_of_stopped
     os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
@@ -218,7 +218,7 @@ def flip(path):
 
 
 class Program:
-    """An object whose pickle runs a program when it is read."""
+    """An object whose pickle, when it is read, ends the process."""
 
     def __reduce__(self):
         return sys.exit, ("the pickle has been run",)
@@ -239,11 +239,11 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(name, copy_o
     assert_ends_as(whole, tiny_data, run)
     printed = capsys.readouterr().err
     assert f"WARNING: {run / 'checkpoints' / 'step-00000006' / name} " in printed
-    assert "; the checkpoint before is used" in printed
+    assert "; trying the checkpoint before it" in printed
     assert "resuming after update 4 from " in printed
 
 
-def test_a_run_without_an_intact_checkpoint_does_not_start_again(copy_of_stopped, tiny_data):
+def test_a_run_without_an_intact_checkpoint_is_refused_and_keeps_its_checkpoints(copy_of_stopped, tiny_data):
     for path in copy_of_stopped.glob("checkpoints/*/model.safetensors"):
         flip(path)
     message = r"none of the checkpoints in .*checkpoints is intact: .*step-00000004/model\.safetensors is damaged"
@@ -268,8 +268,8 @@ def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_d
     batches = [batch for update in itertools.islice(read_updates(parts), 4) for batch in update.micro_batches]
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     loop.train(parts)
-    # With `fullgraph`, a break in the graph raises an error. So an update is one graph, which ends with the loss, and
-    # its backward pass.
+    # With `fullgraph`, a break in the graph raises an error. So an update has one forward graph, up to the loss, and
+    # one backward graph.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True))
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
@@ -285,7 +285,7 @@ def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_d
 def test_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path, precision):
     seen = []
 
-    def score(model, tokenizer, pairs, **place):
+    def score(model, tokenizer, pairs, **processes):
         seen.append((type(model).__name__, len(pairs), find_obstacle(model)))
         return 12.5
 
@@ -330,7 +330,7 @@ def test_the_precision_of_the_launcher_is_used(launched_for_bf16, tiny_data, tmp
 
 
 def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
-    first = {}
+    first_epoch = {}
     for short_first in (False, True):
         parts = build_run(replace(TINY, short_first=short_first), tiny_data, tmp_path)
         widths = []
@@ -338,8 +338,8 @@ def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
             widths.append(max(update.micro_batches[0][side].shape[1] for side in ("input_ids", "labels")))
             if update.is_last_of_epoch:
                 break
-        first[short_first] = widths
-    assert first[True] == sorted(first[False]) != first[False]
+        first_epoch[short_first] = widths
+    assert first_epoch[True] == sorted(first_epoch[False]) != first_epoch[False]
 
 
 def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch(tiny_data, tmp_path):
@@ -351,7 +351,7 @@ def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        # A launcher for GPUs sets this, here on a machine without GPUs.
+        # A launcher for GPUs sets WORLD_SIZE, but here are no GPUs.
         ({"WORLD_SIZE": "3"}, r"started 3 processes, .* each knows of 1\. .* ACCELERATE_USE_CPU=true"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "the launcher asks for DEEPSPEED, but each process"),
     ],
@@ -365,7 +365,7 @@ def test_launchers_with_unsupported_kinds_of_parallelism_are_refused(
         build_run(TINY, tiny_data, tmp_path)
 
 
-def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path):
+def test_a_damaged_or_missing_file_of_the_data_is_refused_by_name(tiny_data, tmp_path):
     folder = shutil.copytree(tiny_data, tmp_path / "data")
     for damage, name, word in ((flip, "train/labels.tokens", "damaged"), (os.remove, "dev.json", "missing")):
         damage(folder / name)
@@ -375,7 +375,7 @@ def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path):
 
 
 def build_spoilt(updates, *args, **options):
-    """Return the parts of a run in which a gradient is NaN in the updates `updates`, counted from 1."""
+    """Return the parts of a run. In its updates `updates`, counted from 1, a gradient is NaN."""
     parts = build_run(*args, **options)
 
     def spoil(gradient):

@@ -18,7 +18,7 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-TOKENS_PER_BATCH = 20  # with it the text has four and a half windows
+TOKENS_PER_BATCH = 20  # a window then has 20 lines, and the text has four and a half windows
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli
@@ -73,11 +73,11 @@ def test_a_translation_does_not_continue_with_other_options_or_another_model(
 
 def test_compressed_files_and_pipes_give_the_same_translations(model_folder, text, tmp_path, capsys):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
-    packed = tmp_path / "text.gz"
+    compressed = tmp_path / "text.gz"
     fifo = tmp_path / "fifo"
-    packed.write_bytes(gzip.compress(text.read_bytes()))
+    compressed.write_bytes(gzip.compress(text.read_bytes()))
     capsys.readouterr()
-    assert cli.main(arguments(model_folder, packed, None)) == 0
+    assert cli.main(arguments(model_folder, compressed, None)) == 0
     assert capsys.readouterr().out == (tmp_path / "whole").read_text()
     os.mkfifo(fifo)
     writer = subprocess.Popen(["cp", str(text), str(fifo)])
@@ -88,8 +88,8 @@ def test_compressed_files_and_pipes_give_the_same_translations(model_folder, tex
 
 def test_each_option_of_translate_is_listed_as_changing_the_output_or_not():
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
-    compared_by_content, of_files = {"model", "ensemble"}, {"input", "output", "alignments"}
-    assert options - {"command", "debug", "module", "parser"} == {*DECIDING} | compared_by_content | of_files
+    compared_by_content, names_of_files = {"model", "ensemble"}, {"input", "output", "alignments"}
+    assert options - {"command", "debug", "module", "parser"} == {*DECIDING} | compared_by_content | names_of_files
 
 
 def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
@@ -102,26 +102,28 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_two_processes_continue_after_sigkill_and_write_the_same_file(model_folder, text, tmp_path, capsys):
-    more = ["--nbest", 2, "--scores"]
-    assert cli.main(arguments(model_folder, text, tmp_path / "whole", *more)) == 0
+def test_two_processes_continue_the_work_of_a_killed_process_and_write_the_same_file(
+    model_folder, text, tmp_path, capsys
+):
+    options = ["--nbest", 2, "--scores"]
+    assert cli.main(arguments(model_folder, text, tmp_path / "whole", *options)) == 0
     output = tmp_path / "out"
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(seconds=0.5))
-    process = subprocess.Popen([sys.executable, str(program), *arguments(model_folder, text, output, *more)])
+    process = subprocess.Popen([sys.executable, str(program), *arguments(model_folder, text, output, *options)])
     first = tmp_path / "out.partial" / "lines-000000000001"
     while process.poll() is None and not first.exists():
         time.sleep(0.01)
-    assert cli.main(arguments(model_folder, text, output, *more)) == 1
-    assert "another process is writing in" in capsys.readouterr().err
+    assert cli.main(arguments(model_folder, text, output, *options)) == 1
+    assert "another process writes in" in capsys.readouterr().err
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not output.exists()
-    first.write_text("damaged\n")
+    first.write_text("damaged\n")  # this window must be translated again
     program.write_text(PROGRAM.format(seconds=0))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, str(program), *arguments(model_folder, text, output, *more)]
+    command = [*torchrun, str(program), *arguments(model_folder, text, output, *options)]
     subprocess.run(command, env=environment, check=True, timeout=900)
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
     assert not (tmp_path / "out.partial").exists()

@@ -1,8 +1,8 @@
 """`generate()` finds what a beam search in plain Python finds, token for token.
 
 The plain search keeps hypotheses in dictionaries, translates one sentence at a time and calls the model without a
-cache. It shares no code with the package's search. With one beam both searches are greedy: they end with the first </s>
-that is the most probable word.
+cache. It shares no code with the package's search. With one beam both searches are greedy: they end as soon as </s> is
+the most probable next word.
 """
 
 import copy
@@ -65,7 +65,7 @@ def search(
 
 
 def words_of_model(model, source: Sequence[int]) -> NextWords:
-    """Return `next_words` for translations of `source` by `model`. It calls `forward` once, without a cache."""
+    """Return `next_words` for translations of `source` by `model`. It calls `forward` without a cache."""
     input_ids = torch.tensor([source], device=model.device)
     encoded = model.get_encoder()(input_ids).last_hidden_state
     start = model.generation_config.decoder_start_token_id
@@ -147,10 +147,10 @@ def test_searches_of_all_widths_agree_with_the_plain_search(model, num_beams, al
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model, other, num_beams):
     def expected_of(i):
-        both = [words_of(member, SENTENCES[i]) for member in (model, other)]
+        members = [words_of(member, SENTENCES[i]) for member in (model, other)]
 
         def mean(hypotheses):
-            log_probs = torch.tensor([words(hypotheses) for words in both], dtype=torch.float64)
+            log_probs = torch.tensor([next_words(hypotheses) for next_words in members], dtype=torch.float64)
             return log_probs.exp().mean(dim=0).log().tolist()
 
         return search(
@@ -167,9 +167,9 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
 
 
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
-def test_a_search_with_a_bias_agrees_with_the_plain_search_at_the_limit(build_tiny_model, bias):
-    # The bias of 6 raises log P above 0 where 25 follows 25. So a hypothesis wins at the limit although another, which
-    # ended at once, was far better before.
+def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit(build_tiny_model, bias):
+    # With the bias of 6, log P of a 25 that follows a 25 is above 0, so each such 25 raises the score. A hypothesis
+    # can then win at the limit although one that ended at once was far better until then.
     model = build(build_tiny_model)
     with torch.no_grad():
         model.lm_head.bias[END] += 3.0

@@ -62,13 +62,13 @@ def positional_encoding(positions, d_model):
 
 
 def embed(matrix, ids):
-    """Return embeddings plus positions (sections 3.4 and 3.5). The first token that is no padding has position 0."""
+    """Return embeddings plus positions (sections 3.4 and 3.5). The first token that is not padding has position 0."""
     positions = np.maximum(np.cumsum(ids != PAD) - 1, 0)
     return matrix[ids] * np.sqrt(matrix.shape[1]) + positional_encoding(positions, matrix.shape[1])
 
 
 def part(weights, prefix):
-    """Return the weights whose names begin with `prefix`, without it."""
+    """Return the weights whose names begin with `prefix`, and cut the prefix off the names."""
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
 
 

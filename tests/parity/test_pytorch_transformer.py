@@ -57,7 +57,7 @@ def build_reference(model) -> nn.Transformer:
         norms = (module for module in theirs.children() if isinstance(module, nn.LayerNorm))
         for residual, norm in zip(residuals, norms, strict=True):
             norm.load_state_dict(residual.norm.state_dict())
-    # In evaluation mode PyTorch may use another, fused path. Training mode without dropout computes the formula.
+    # In evaluation mode PyTorch may use a fused kernel. Training mode without dropout computes the formula.
     return reference.train()
 
 

@@ -17,7 +17,7 @@ def softmax_in_the_window(q, k, v, *, r, is_causal, visible):
 
     Args:
         r: the size of the window.
-        is_causal: whether the window ends at the position. Otherwise the position is in its middle.
+        is_causal: whether the window ends at the position of the query. Otherwise this position is in its middle.
         visible: (B, T), False for keys that are padding.
     """
     num_rows, num_heads, length, d_k = q.shape
@@ -66,7 +66,7 @@ def test_blocks_of_any_size_give_the_plain_softmax_in_the_window(case, least_blo
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("num_positions", "r"), [(150, 1), (193, 6), (70, 65), (200, 67)])
-def test_blocks_of_the_chosen_size_give_the_softmax_in_the_window(num_positions, r, is_causal):
+def test_blocks_of_the_default_size_give_the_softmax_in_the_window(num_positions, r, is_causal):
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 2, num_positions, 5))
     visible = np.arange(num_positions) < np.array([[num_positions], [num_positions - 80]])

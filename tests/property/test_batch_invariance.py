@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from vaswani_transformer.model.search_vaswani import BeamSearch
+
 PAD, END = 1, 2
 SEARCHES = {
     "beam": {"num_beams": 4},
@@ -13,7 +15,8 @@ SEARCHES = {
 
 @pytest.fixture(scope="module")
 def model(build_ending_model):
-    return build_ending_model(end_bias=2.0, max_length_offset=3, decoder_layers=1)
+    """Return an engine. With it, sentences leave the batch when their search is over."""
+    return build_ending_model(end_bias=2.0, max_length_offset=3, decoder_layers=1).build_engine()
 
 
 @pytest.fixture(scope="module")
@@ -24,31 +27,34 @@ def sentences():
 
 
 def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[list[int], float | None]]:
-    """Return, for the number of each sentence, the words and the score of its translation."""
+    """Return a map from the number of a sentence to the words and the score of its translation."""
     results = {}
     for start in range(0, len(order), batch_size):
-        rows = order[start : start + batch_size]
-        longest = max(len(sentences[row]) for row in rows)
-        source = torch.tensor([sentences[row] + [PAD] * (longest - len(sentences[row])) for row in rows])
-        # `output_scores` is not asked for, because with it sentences would stay in the batch after their end.
+        numbers = order[start : start + batch_size]
+        longest = max(len(sentences[number]) for number in numbers)
+        source = torch.tensor([sentences[number] + [PAD] * (longest - len(sentences[number])) for number in numbers])
         found = model.generate(source, return_dict_in_generate=True, **options)
         scores = found.get("sequences_scores")
-        scores = [None] * len(rows) if scores is None else scores.tolist()
-        for row, tokens, score in zip(rows, found.sequences[:, 1:].tolist(), scores, strict=True):
-            results[row] = (tokens[: tokens.index(END) + 1], score)
+        scores = [None] * len(numbers) if scores is None else scores.tolist()
+        for number, tokens, score in zip(numbers, found.sequences[:, 1:].tolist(), scores, strict=True):
+            results[number] = (tokens[: tokens.index(END) + 1], score)
     return results
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
-def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, options):
-    count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16  # fewer for a search like the beam search
+def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, options, monkeypatch):
+    evict, evictions = BeamSearch.evict, []
+    monkeypatch.setattr(BeamSearch, "evict", lambda *args: evictions.append(evict(*args)))
+    # A search with a forced end is a beam search too, so it needs fewer sentences.
+    count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16
     in_order = list(range(count))
-    by_length = sorted(in_order, key=lambda row: -len(sentences[row]))
+    by_length = sorted(in_order, key=lambda number: -len(sentences[number]))
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
     alone = translate(model, sentences, in_order, 1, options)
     assert len({tuple(words) for words, _ in alone.values()}) > 3
     for order, batch_size in ((by_length, 7), (shuffled, 7), (by_length, 64), (shuffled, 64)):
         together = translate(model, sentences, order, batch_size, options)
-        for row, (words, score) in alone.items():
-            assert together[row][0] == words
-            assert together[row][1] == (None if score is None else pytest.approx(score, abs=1e-4))
+        for number, (words, score) in alone.items():
+            assert together[number][0] == words
+            assert together[number][1] == (None if score is None else pytest.approx(score, abs=1e-4))
+    assert evictions

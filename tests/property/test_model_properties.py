@@ -1,4 +1,4 @@
-"""Padding, batches, caches, kernels and later positions never change a result, for any sentence."""
+"""With every kernel, the logits of a position do not depend on padding, batch, cache or later positions."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ padding = st.lists(any_token, max_size=4)
         {"attention": window.WINDOW, "attention_window": 4},
         {"attention": "sdpa", "position_embedding_type": "learned", "attention_bias": True},
     ],
-    ids=["eager", "sdpa", "eager window", "sdpa window", "blocks", "blocks of even r", "learned positions"],
+    ids=["eager", "sdpa", "eager window", "sdpa window", "blocks", "blocks, even window", "learned positions"],
 )
 def model(request, build_tiny_model):
     with pytest.MonkeyPatch.context() as patch:  # so that short sentences, too, are computed in blocks
@@ -45,7 +45,7 @@ def logits(model, source, target, source_mask=None, target_mask=None):
 
 
 def pad(tokens, left, right):
-    """Return `tokens` between the tokens `left` and `right`, and a mask that hides these two."""
+    """Return `left`, `tokens` and `right` in one list, and a mask that hides `left` and `right`."""
     return [*left, *tokens, *right], [0] * len(left) + [1] * len(tokens) + [0] * len(right)
 
 
@@ -70,7 +70,7 @@ def test_the_padding_token_is_hidden_without_a_mask(model, source, target, left,
 
 @FEW
 @given(st.lists(st.tuples(sentences, targets, st.booleans()), min_size=2, max_size=4))
-def test_a_batch_equals_its_rows(model, pairs):
+def test_the_logits_of_a_batch_equal_those_of_each_pair_alone(model, pairs):
     def stack(sequences):
         longest = max(map(len, sequences))
         rows = []

@@ -1,4 +1,4 @@
-"""Every setting that a recipe, a config or generate() accepts can be saved, loaded, converted and exported."""
+"""All settings that recipes, configs and generate() accept can be saved and loaded, and do not prevent a conversion."""
 
 import json
 import tempfile
@@ -25,7 +25,7 @@ alphas = st.one_of(st.integers(-10, 10), st.floats(-10, 10))
 token_ids = st.one_of(
     st.integers(3, 36), st.lists(st.integers(3, 36), min_size=1, max_size=2), st.just(torch.tensor(5))
 )
-searches = {
+search_options = {
     "num_beams": st.integers(1, 3),
     "length_penalty": alphas,
     "length_penalty_type": st.sampled_from(list(LENGTH_PENALTIES)),
@@ -43,7 +43,7 @@ searches = {
     "output_scores": st.booleans(),
     "return_dict_in_generate": st.booleans(),
 }
-models = {
+model_options = {
     "dropout": probabilities,
     "activation_function": st.sampled_from(["relu", "gelu", "silu", "swish", "tanh"]),
     "position_embedding_type": st.sampled_from(POSITION_EMBEDDING_TYPES),
@@ -53,7 +53,7 @@ models = {
     "layer_norm_eps": st.floats(1e-9, 1e-3),
     "d_k": st.integers(1, 5),
 }
-recipes = {
+recipe_options = {
     "num_beams": st.integers(1, 3),
     "length_penalty": alphas,
     "adam_betas": st.tuples(probabilities, probabilities),
@@ -70,8 +70,8 @@ def data(tmp_path_factory):
 
 
 @FEW
-@given(st.fixed_dictionaries({}, optional=searches), st.booleans())
-def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options, has_stock_config):
+@given(st.fixed_dictionaries({}, optional=search_options), st.booleans())
+def test_a_loaded_model_has_the_search_options_with_which_it_was_saved(build_tiny_model, options, has_stock_config):
     model = build_tiny_model(noise=0.1)
     source = torch.tensor([[4, 5, 6, 2]])
 
@@ -88,25 +88,25 @@ def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options,
         model.save_pretrained(folder)
         loaded = VaswaniForConditionalGeneration.from_pretrained(folder)
     assert search(loaded) == expected
-    ours, theirs = (one.generation_config.to_dict() for one in (model, loaded))
-    assert {name: theirs[name] for name in options} == {name: ours[name] for name in options}
+    saved_options, loaded_options = (each.generation_config.to_dict() for each in (model, loaded))
+    assert {name: loaded_options[name] for name in options} == {name: saved_options[name] for name in options}
 
 
 @settings(FEW, max_examples=4)
-@given(st.fixed_dictionaries(recipes), st.fixed_dictionaries(models))
-def test_a_recipe_with_any_settings_can_be_trained_saved_and_loaded(data, changes, of_model):
-    recipe = replace(TINY, num_updates=2, model=TINY.model | of_model, **changes)
+@given(st.fixed_dictionaries(recipe_options), st.fixed_dictionaries(model_options))
+def test_a_recipe_with_any_settings_can_be_trained_saved_and_loaded(data, recipe_changes, model_changes):
+    recipe = replace(TINY, num_updates=2, model=TINY.model | model_changes, **recipe_changes)
     with tempfile.TemporaryDirectory() as folder:
-        model = train(recipe, data, Path(folder))
-        loaded, _ = load_translator(model)
-        options = json.loads((model / "generation_config.json").read_text())
+        model_folder = train(recipe, data, Path(folder))
+        loaded, _ = load_translator(model_folder)
+        options = json.loads((model_folder / "generation_config.json").read_text())
     assert options["num_beams"] == recipe.num_beams
     assert options["length_penalty"] == recipe.length_penalty
-    assert {name: getattr(loaded.config, name) for name in of_model} == of_model
+    assert {name: getattr(loaded.config, name) for name in model_changes} == model_changes
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "length_penalty": 0}, {"temperature": 2.0}])
-def test_options_without_effect_do_not_prevent_a_conversion(build_tiny_model, tmp_path, options):
+def test_options_without_effect_do_not_prevent_a_conversion_to_marian(build_tiny_model, tmp_path, options):
     model = build_tiny_model(d_k=4, d_v=4, output_bias=True, attention_bias=True, position_layout="concatenated")
     model.generation_config.update(**options)
     to_marian(model).save_pretrained(tmp_path)

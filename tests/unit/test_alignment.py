@@ -1,4 +1,4 @@
-"""Word alignments from made-up attention, in batches, and compared with sentences that were aligned by hand."""
+"""Word alignments: from made-up attention, from batches, and compared with alignments made by hand."""
 
 import numpy as np
 import pytest
@@ -20,16 +20,17 @@ PAIRS = [
 ]
 
 
-def test_links_join_words_that_give_each_other_the_most_attention(monkeypatch, build_translator):
+def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(monkeypatch, build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
-    weights = np.zeros((2, 1, 3, 3))  # the second layer has no links
-    # Source word 1 gets most of its attention from target word 2.
+    weights = np.zeros((2, 1, 3, 3))  # layer 1 keeps weights of 0, so it has no links
+    # Rows are target words, and a link is (source word, target word). Target word 2 gives most to source word 2, but
+    # this 0.4 is a share of 0.27 in its column. The 0.3 for source word 1 is a share of 0.6, so these two are linked.
     weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
     assert list(align(model, tokenizer, PAIRS[:1])) == [{(2, 0), (0, 1), (1, 2)}]
     del model.generation_config.alignment_heads
-    with pytest.warns(UserWarning, match=r"alignment_heads; this text gives \[\[0, 0\]\]"):
+    with pytest.warns(UserWarning, match=r"alignment_heads; using \[\[0, 0\]\]"):
         assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1), (1, 2)}] * 2
 
 
@@ -43,7 +44,7 @@ def test_attention_between_words_does_not_depend_on_the_batch(build_translator):
         np.testing.assert_allclose(weights, alone, atol=1e-6)
 
 
-def test_words_beyond_the_limit_have_no_weight_and_the_cut_is_reported(monkeypatch, build_translator):
+def test_words_beyond_the_limit_have_no_weight_and_a_warning_counts_the_cut_pairs(monkeypatch, build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     monkeypatch.setattr(alignment, "MOST_TOKENS", len(tokenizer("the dog").input_ids))
     with pytest.warns(UserWarning, match=r"per side: 1\. Split them"):
@@ -58,14 +59,14 @@ def test_written_links_can_be_read_back(links):
 
 
 @pytest.mark.parametrize("line", ["0?0", "a-b", "1-2-3", "0-0 1", "0--1", "\u0661-1", "0-0\u00a01-1"])
-def test_a_wrong_link_in_a_gold_file_is_reported_with_its_line(bundled_model, tmp_path, capsys, line):
+def test_the_error_about_a_wrong_link_in_a_gold_file_names_the_line(bundled_model, tmp_path, capsys, line):
     for name, text in (("source", "I am\nHi"), ("target", "Ich bin\nHallo"), ("gold", f"0-0\n{line}")):
         (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
     files = [f"--{name}={tmp_path / name}" for name in ("source", "target", "gold")]
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 1
     error = capsys.readouterr().err
     assert f"{tmp_path / 'gold'}, line 2: " in error
-    assert "is no link: write i-j" in error
+    assert "is not a link: write i-j" in error
 
 
 def test_translate_writes_alignments_that_align_can_rate(bundled_model, tmp_path, capsys):

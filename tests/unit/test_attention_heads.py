@@ -1,4 +1,4 @@
-"""Names of attention heads, by the relations between words to which they attend."""
+"""Attention heads are scored for relations between words, and named after the relations with high scores."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ TARGET = ["<s>", *OUTPUT[:-1]]
 SEPARATORS = {",", ".", "<s>", "</s>"}
 
 
-def rows_to(links):
-    """Return attention (T, S) of which nine tenths go to `links` (T, S), and all is even if a query has no link."""
+def attend_along(links):
+    """Return attention (T, S): each row gives 0.9 to its `links` (T, S) and 0.1 evenly; a row without links is even."""
     links = links.astype(float)
     counts = links.sum(axis=1, keepdims=True)
     even = np.full(links.shape, 1 / links.shape[1])
@@ -31,18 +31,18 @@ def step(length, offset):
     return np.eye(length, k=offset)
 
 
-def pairs_of(queries, keys, is_link):
-    """Return the links (T, S) of the places t and s for which `is_link(t, s)` is true."""
+def links_where(queries, keys, is_link):
+    """Return links (T, S), True where `is_link(t, s)` is true."""
     return np.array([[is_link(t, s) for s in range(len(keys))] for t in range(len(queries))])
 
 
 def separators(queries, keys):
     """Return links from all queries to the keys that are separators."""
-    return pairs_of(queries, keys, lambda t, s: keys[s] in SEPARATORS)
+    return links_where(queries, keys, lambda t, s: keys[s] in SEPARATORS)
 
 
 def build_maps(encoder=None, cross=None, decoder=None):
-    """Return maps of one layer with a head for each given matrix, or with one even head if none is given."""
+    """Return maps of one layer. Each kind of attention has a head for each given matrix, by default one even head."""
     S, T = len(SOURCE), len(OUTPUT)
     causal = np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T))
     encoder = np.stack(encoder or [np.full((S, S), 1 / S)])[None]
@@ -52,7 +52,7 @@ def build_maps(encoder=None, cross=None, decoder=None):
 
 
 def tally_of(maps, times=FEWEST_PLACES):
-    """Return a tally to which `maps` were added `times` times."""
+    """Return a tally of `maps`, which are added `times` times."""
     tally = HeadTally()
     for _ in range(times):
         tally.add(maps)
@@ -60,7 +60,7 @@ def tally_of(maps, times=FEWEST_PLACES):
 
 
 def names(maps, kind):
-    """Return for each head of `kind` the set of relations after which it is named."""
+    """Return a list with a set for each head of `kind`: the relations after which the head is named."""
     scores = [score for score in tally_of(maps).scores() if score.kind == kind]
     num_heads = 1 + max(score.head for score in scores)
     return [{s.relation for s in scores if s.head == head and s.is_named} for head in range(num_heads)]
@@ -81,11 +81,11 @@ def test_each_head_of_the_encoder_is_named_after_its_relation():
         "previous word": step(S, -1),
         "next word": step(S, 1),
         "itself": step(S, 0),
-        "same word": pairs_of(SOURCE, SOURCE, lambda t, s: t != s and folded[t] == folded[s]),
+        "same word": links_where(SOURCE, SOURCE, lambda t, s: t != s and folded[t] == folded[s]),
         "separator": separators(SOURCE, SOURCE),
-        "long distance": pairs_of(SOURCE, SOURCE, lambda t, s: abs(t - s) > 5 and SOURCE[s] not in SEPARATORS),
+        "long distance": links_where(SOURCE, SOURCE, lambda t, s: abs(t - s) > 5 and SOURCE[s] not in SEPARATORS),
     }
-    maps = build_maps(encoder=[np.full((S, S), 1 / S), *map(rows_to, heads.values())])
+    maps = build_maps(encoder=[np.full((S, S), 1 / S), *map(attend_along, heads.values())])
     assert names(maps, "encoder") == [set(), *({name} for name in heads)]
 
 
@@ -95,11 +95,11 @@ def test_each_head_of_the_decoder_is_named_after_its_relation():
     heads = {
         "previous word": step(T, -1),
         "itself": step(T, 0),
-        "same word": pairs_of(TARGET, TARGET, lambda t, s: t > s and TARGET[t].lower() == TARGET[s].lower() != ","),
+        "same word": links_where(TARGET, TARGET, lambda t, s: t > s and TARGET[t].lower() == TARGET[s].lower() != ","),
         "separator": separators(TARGET, TARGET) & causal,
-        "long distance": pairs_of(TARGET, TARGET, lambda t, s: t - s > 5 and TARGET[s] not in SEPARATORS),
+        "long distance": links_where(TARGET, TARGET, lambda t, s: t - s > 5 and TARGET[s] not in SEPARATORS),
     }
-    rows = [np.where(causal, rows_to(links), 0) for links in heads.values()]
+    rows = [np.where(causal, attend_along(links), 0) for links in heads.values()]
     rows = [row / row.sum(axis=1, keepdims=True) for row in rows]
     even = causal / causal.sum(axis=1, keepdims=True)
     assert names(build_maps(decoder=[even, *rows]), "decoder") == [set(), *({name} for name in heads)]
@@ -110,23 +110,23 @@ def test_each_encoder_decoder_head_is_named_after_its_relation():
     words = [s for s in range(S) if SOURCE[s] not in SEPARATORS]
     backwards = dict(zip([t for t in range(T) if OUTPUT[t] not in SEPARATORS], reversed(words), strict=False))
     heads = {
-        "alignment": pairs_of(OUTPUT, SOURCE, lambda t, s: backwards.get(t) == s),
-        "copy": pairs_of(OUTPUT, SOURCE, lambda t, s: OUTPUT[t] == SOURCE[s] in ("in", "Bonn")),
-        "diagonal": pairs_of(OUTPUT, SOURCE, lambda t, s: abs(s - t * (S - 1) / (T - 1)) < 1.5),
+        "alignment": links_where(OUTPUT, SOURCE, lambda t, s: backwards.get(t) == s),
+        "copy": links_where(OUTPUT, SOURCE, lambda t, s: OUTPUT[t] == SOURCE[s] in ("in", "Bonn")),
+        "diagonal": links_where(OUTPUT, SOURCE, lambda t, s: abs(s - t * (S - 1) / (T - 1)) < 1.5),
         "separator": separators(OUTPUT, SOURCE),
     }
-    maps = build_maps(cross=[np.full((T, S), 1 / S), *map(rows_to, heads.values())])
+    maps = build_maps(cross=[np.full((T, S), 1 / S), *map(attend_along, heads.values())])
     assert names(maps, "cross") == [set(), *({name} for name in heads)]
 
 
-def test_attention_to_one_word_alone_is_no_alignment():
-    links = pairs_of(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
-    score = only(tally_of(build_maps(cross=[rows_to(links)])), "alignment", "cross")
-    # Nine words attend most to "dog", but only the first of these ties counts as its alignment.
+def test_attention_of_all_words_to_one_word_is_no_alignment():
+    links = links_where(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
+    score = only(tally_of(build_maps(cross=[attend_along(links)])), "alignment", "cross")
+    # All nine words attend to "dog" with equal weight, and only the first of them counts as aligned with it.
     assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)
 
 
-# Shares, and what is expected of attention spread evenly
+# Shares of attention, compared with those of evenly spread attention
 
 
 def test_share_uniform_and_score_follow_their_definitions():
@@ -138,7 +138,7 @@ def test_share_uniform_and_score_follow_their_definitions():
     assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))
 
 
-def test_words_add_up_their_sub_words_in_measured_and_in_even_attention():
+def test_share_and_uniform_are_summed_over_the_sub_words_of_a_word():
     even = np.full((1, 1, 4, 4), 0.25)
     encoder = np.array([[0.1, 0.2, 0.3, 0.4]] * 4)[None, None]
     words = {"source": [("house", 3), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]}
@@ -150,13 +150,13 @@ def test_words_add_up_their_sub_words_in_measured_and_in_even_attention():
 
 def test_even_attention_of_a_decoder_word_covers_only_visible_words():
     score = only(tally_of(build_maps(), times=1), "previous word", "decoder")
-    seen = np.arange(2, len(TARGET) + 1)
-    assert score.uniform == score.share == pytest.approx(np.mean(1 / seen))
-    # The first word sees only itself. It has no choice and does not count.
+    num_visible = np.arange(2, len(TARGET) + 1)
+    assert score.uniform == score.share == pytest.approx(np.mean(1 / num_visible))
+    # The first word sees only itself, so it is no place.
     assert only(tally_of(build_maps(), times=1), "itself", "decoder").places == len(TARGET) - 1
 
 
-def test_hidden_words_do_not_count_as_even_attention():
+def test_even_attention_is_spread_over_visible_words_only():
     S = len(SOURCE)
     near = abs(np.arange(S)[:, None] - np.arange(S)) <= 1
     maps = build_maps(encoder=[near / near.sum(axis=1, keepdims=True)])
@@ -165,7 +165,7 @@ def test_hidden_words_do_not_count_as_even_attention():
 
 
 def test_a_head_seen_at_few_places_is_not_named():
-    maps = build_maps(encoder=[rows_to(step(len(SOURCE), -1))])
+    maps = build_maps(encoder=[attend_along(step(len(SOURCE), -1))])
     once, twice = (only(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
     assert (once.places, once.is_named) == (15, False)
     assert (twice.places, twice.is_named) == (30, True)
@@ -173,7 +173,7 @@ def test_a_head_seen_at_few_places_is_not_named():
 
 @pytest.mark.parametrize(("relation", "threshold"), [("itself", 0.3), ("separator", 0.6)])
 def test_a_head_that_reaches_the_threshold_of_its_relation_is_named(relation, threshold):
-    scores = [HeadScore(relation, "encoder", 0, 0, threshold - less, 0.0, FEWEST_PLACES) for less in (0, 0.01)]
+    scores = [HeadScore(relation, "encoder", 0, 0, threshold - gap, 0.0, FEWEST_PLACES) for gap in (0, 0.01)]
     assert [score.is_named for score in scores] == [True, False]
 
 
@@ -208,9 +208,9 @@ def test_head_scores_do_not_depend_on_batches(pairs, tokenizer):
     for pair in pairs:
         one_by_one.add(collect_attention(model, tokenizer, *pair))
     measured = measure_heads(model, tokenizer, iter(pairs))
-    for ours, theirs in zip(measured.scores(), one_by_one.scores(), strict=True):
-        assert replace(ours, share=0, uniform=0) == replace(theirs, share=0, uniform=0)
-        assert (ours.share, ours.uniform) == pytest.approx((theirs.share, theirs.uniform), abs=1e-5)
+    for in_batches, alone in zip(measured.scores(), one_by_one.scores(), strict=True):
+        assert replace(in_batches, share=0, uniform=0) == replace(alone, share=0, uniform=0)
+        assert (in_batches.share, in_batches.uniform) == pytest.approx((alone.share, alone.uniform), abs=1e-5)
 
 
 def test_empty_and_too_long_pairs_are_left_out_and_counted(pairs, tokenizer):

@@ -28,8 +28,8 @@ OUTPUT = ["Das", "Gesetz", "wird", "&amp;", "</s>"]
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 
 
-def rows(*shape, seed=0):
-    """Return random attention of a shape. Its entries are positive, and each row sums to 1."""
+def random_rows(*shape, seed=0):
+    """Return random attention weights of `shape`. All are positive, and each row sums to 1."""
     weights = np.random.default_rng(seed).random(shape) ** 4 + 1e-3
     return weights / weights.sum(axis=-1, keepdims=True)
 
@@ -42,9 +42,9 @@ def maps():
         source_tokens=SOURCE,
         target_tokens=TARGET,
         output_tokens=OUTPUT,
-        encoder=rows(3, 4, source, source),
-        decoder=rows(2, 4, target, target),
-        cross=rows(2, 4, target, source),
+        encoder=random_rows(3, 4, source, source),
+        decoder=random_rows(2, 4, target, target),
+        cross=random_rows(2, 4, target, source),
     )
 
 
@@ -65,15 +65,15 @@ def model(tokenizer):
 # Maps
 
 
-def test_maps_by_words_sum_over_keys_and_average_over_queries():
-    encoder = rows(1, 2, 3, 3)
+def test_merging_sub_words_into_words_sums_over_keys_and_averages_over_queries():
+    encoder = random_rows(1, 2, 3, 3)
     maps = AttentionMaps(
         source_tokens=["ho", "·use", "."],
         target_tokens=["<s>"],
         output_tokens=["Haus"],
         encoder=encoder,
         decoder=np.ones((1, 2, 1, 1)),
-        cross=rows(1, 2, 1, 3),
+        cross=random_rows(1, 2, 1, 3),
         words={"source": [("house", 2), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]},
     )
     merged = maps.by_words()
@@ -112,20 +112,20 @@ def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer,
     assert collect_attention(model, tokenizer, "The law").by_words().output_tokens == ["Das", "Gesetz", *end[:1]]
 
 
-@pytest.mark.parametrize("is_forced", [True, False])
-def test_a_batch_gives_the_maps_of_single_sentences(model, tokenizer, is_forced):
+@pytest.mark.parametrize("has_targets", [True, False])
+def test_a_batch_gives_the_maps_of_single_sentences(model, tokenizer, has_targets):
     model.generation_config.max_length_offset = 3
     sources = ["The law", "The law will never be perfect.", "a"]
-    targets = ["Das Gesetz wird", "Das", "nie vollkommen"] if is_forced else [None] * 3
+    targets = ["Das Gesetz wird", "Das", "nie vollkommen"] if has_targets else [None] * 3
     expected = [collect_attention(model, tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
     source_ids = tokenizer(sources).input_ids
-    target_ids = tokenizer(text_target=targets).input_ids if is_forced else None
+    target_ids = tokenizer(text_target=targets).input_ids if has_targets else None
     batch = collect_attention_batch(model, tokenizer, source_ids, target_ids)
-    for ours, single in zip(batch, expected, strict=True):
-        assert ours.words == single.words
-        assert ours.output_tokens == single.output_tokens
+    for in_batch, alone in zip(batch, expected, strict=True):
+        assert in_batch.words == alone.words
+        assert in_batch.output_tokens == alone.output_tokens
         for kind in ("encoder", "decoder", "cross"):
-            np.testing.assert_allclose(ours.view(kind)[2], single.view(kind)[2], atol=1e-6)
+            np.testing.assert_allclose(in_batch.view(kind)[2], alone.view(kind)[2], atol=1e-6)
 
 
 def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(model, tokenizer, monkeypatch):
@@ -145,18 +145,18 @@ def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(model,
 def test_sub_words_inside_a_word_carry_the_continuation_mark(model, tokenizer):
     maps = collect_attention(model, tokenizer, "The zebra, gone.", "Das")
     pieces = maps.source_tokens
-    assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"  # "Ġz" is not in the vocabulary
+    assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"  # no token joins a space with "z" or "g"
     assert sum(not piece.startswith(CONTINUATION) for piece in pieces) == 6
     assert maps.by_words().source_tokens == ["The", "zebra", ",", "gone", ".", "</s>"]
 
 
-def test_split_characters_and_spelled_special_tokens_are_readable(model, tokenizer):
+def test_the_bytes_of_a_split_character_and_a_typed_special_token_are_readable(model, tokenizer):
     maps = collect_attention(model, tokenizer, "你 a\t</s> Ärger", "Das")
     assert "".join(maps.source_tokens[:4]).replace(CONTINUATION, "").replace("␣", "") == r"\xe4\xbd\xa0"
     assert maps.by_words().source_tokens == ["你", "a", "</", "s", ">", "Ärger", "</s>"]
 
 
-def test_sub_words_of_sentencepiece_and_fairseq_are_read():
+def test_sub_words_of_sentencepiece_and_fairseq_are_joined_into_words():
     read = choose_reader(SimpleNamespace(get_vocab=lambda: {"▁ä": 0, "pfel": 1}))
     assert split_words(["▁ä", "pfel", "</s>", "▁b"], [0, 0, 1, 0], read) == (
         ["ä", "·pfel", "</s>", "b"],
@@ -183,7 +183,7 @@ def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(model
 
 
 def drawn_lines(figure):
-    """Return the collections of a figure that hold lines."""
+    """Return the collections of lines in a figure, without empty ones."""
     return [collection for collection in figure.axes[0].collections if len(collection.get_segments())]
 
 
@@ -197,10 +197,10 @@ def test_a_line_has_the_colour_of_its_head_and_the_opacity_of_its_weight():
 
 
 def test_a_single_query_can_be_drawn():
-    words = ["a", "b"], ["x", "y"], rows(2, 2, 2)
+    words = ["a", "b"], ["x", "y"], random_rows(2, 2, 2)
     figure, titled = (draw_attention(*words, query_word=1, title=title) for title in (None, "t"))
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
-    # A cell for each of 2 heads and 2 keys, one for the word, and 2 in the legend.
+    # 2 heads x 2 keys have a cell each. One patch marks the word, and 2 are in the legend.
     assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
@@ -209,7 +209,7 @@ def test_a_single_query_can_be_drawn():
 
 def test_markup_in_words_and_titles_is_drawn_as_plain_text(tmp_path):
     words = ["$x^2$", "<b>", r"\frac", "a & b"]
-    path = save_figure(draw_attention(words, words, rows(1, 4, 4), title="$\\bad"), tmp_path / "deep" / "a.svg")
+    path = save_figure(draw_attention(words, words, random_rows(1, 4, 4), title="$\\bad"), tmp_path / "deep" / "a.svg")
     texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
     assert {"$x^2$", "<b>", r"\frac", "a & b", "$\\bad"} <= set(texts)
 
@@ -228,7 +228,7 @@ def test_figure_3_shows_the_word_with_the_longest_link_in_the_next_to_last_layer
     encoder[1, :, 2] = np.eye(6)[5]  # does not count: </s> is a special token
     encoder[1, 1, 0] = np.eye(6)[3]
     encoder[2, 0, 3] = np.eye(6)[0]  # does not count: this is the last layer
-    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), rows(3, 2, 1, 6), ["</s>"])
+    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), random_rows(3, 2, 1, 6), ["</s>"])
     svg = draw_figures(maps, tmp_path)[0].read_text(encoding="utf-8")
     assert 'layer 2 of 3, all heads, from "making"' in svg
 
@@ -239,7 +239,7 @@ def test_figure_5_prefers_heads_whose_links_have_no_fixed_distance(tmp_path):
     nested = np.eye(6)[[5, 2, 1, 4, 3, 0]]
     uniform = np.full((6, 6), 1 / 6)
     encoder = np.stack([previous, nested, uniform, nested[::-1]])[None]
-    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((1, 4, 1, 1)), rows(1, 4, 1, 6), ["</s>"])
+    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((1, 4, 1, 1)), random_rows(1, 4, 1, 6), ["</s>"])
     first, second = (path for path in draw_figures(maps, tmp_path) if re.search(r"figure5.*svg", path.name))
     assert "layer 1 of 1, head 2" in first.read_text(encoding="utf-8")
     assert "layer 1 of 1, head 4" in second.read_text(encoding="utf-8")
@@ -256,7 +256,7 @@ def test_figure_5_prefers_heads_whose_links_have_no_fixed_distance(tmp_path):
         ),
     ],
 )
-def test_any_kind_of_attention_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, title):
+def test_kind_layer_heads_and_word_of_a_drawing_can_be_chosen(maps, tmp_path, view, name, title):
     paths = draw_layer(maps, tmp_path, **view)
     assert [path.name for path in paths] == [f"attention_{name}.svg", f"attention_{name}.png"]
     texts = [element.text for element in ElementTree.parse(paths[0]).iter("{http://www.w3.org/2000/svg}text")]
@@ -281,7 +281,7 @@ def test_drawing_a_missing_layer_head_or_word_is_refused(maps, tmp_path, view, m
 
 
 class Page(HTMLParser):
-    """A parsed page: the attributes of its elements, and the text of each element by its tag and id."""
+    """A parsed page: the attributes of its elements, and the text of each element under its tag + id."""
 
     def __init__(self, page):
         super().__init__()
@@ -318,7 +318,7 @@ def test_a_sentence_with_markup_stays_text_on_a_page_that_loads_nothing(maps):
     assert "default-src 'none'" in text
 
 
-def test_the_page_holds_every_weight_within_half_a_step_of_8_bits(maps):
+def test_the_page_stores_every_weight_to_within_half_an_8_bit_step(maps):
     for kind, data in zip(VIEWS, Page(build_html(maps)).kinds, strict=True):
         expected = maps.view(kind)[2]
         weights = np.frombuffer(base64.b64decode(data["weights"]), dtype=np.uint8).reshape(expected.shape) / 255
@@ -335,7 +335,7 @@ def test_the_page_holds_every_weight_within_half_a_step_of_8_bits(maps):
         ({"kind": "alignment", "layer": 1, "heads": [0, 3]}, 3, 1, [0, 3]),
     ],
 )
-def test_the_page_opens_on_one_head_or_on_the_requested_heads(maps, view, kind, layer, heads):
+def test_the_page_opens_on_the_head_with_the_strongest_links_or_on_the_requested_heads(maps, view, kind, layer, heads):
     maps.encoder[1, 2, 0, 1] = maps.cross[0, 1, 0, 1] = 3.0
     opening = json.loads(Page(build_html(maps, **view)).texts["scriptopening"])
     assert opening == {"kind": kind, "layer": layer, "heads": heads}
@@ -348,7 +348,7 @@ def test_self_attention_links_join_different_words(maps):
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 
-def test_the_alignment_head_comes_from_the_model_or_has_the_strongest_links(model):
+def test_the_alignment_head_comes_from_the_model_or_has_the_most_links(model):
     tokens = ["<s>", "b", "a"]
     aligned = np.array([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
     cross = np.full((2, 3, 3, 3), 1 / 3)

@@ -1,4 +1,4 @@
-"""Batches: plans of updates, their division into parts, and streams of updates."""
+"""Batches: plans of updates, the division of updates into micro-batches, and streams of updates."""
 
 from itertools import chain, islice, pairwise
 
@@ -23,20 +23,20 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1
 
 
 def tokenize(*sides) -> TokenizedPairs:
-    """Return pairs from two lists of token ids, one list for each side."""
+    """Return pairs from two lists of sentences, one list for each side. A sentence is a list of token ids."""
     columns = [TokenColumn(np.concatenate(side), np.cumsum([0, *map(len, side)])) for side in sides]
     return TokenizedPairs(*columns, pad_token_id=1)
 
 
 def draw_lengths(num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return lengths (num_pairs,) of sources and targets, distributed like sentences and their translations."""
+    """Return lengths (num_pairs,) of sources and targets, distributed as in real translations."""
     rng = np.random.default_rng(0)
     source = rng.gamma(5, 3, num_pairs).astype(np.int32) + 2
     return source, np.maximum(2, (source * rng.normal(1, 0.2, num_pairs)).astype(np.int32))
 
 
 def padded_tokens(rows, source, target):
-    """Return how many tokens a batch of `rows` has on both sides, with its padding."""
+    """Return the number of tokens in a batch of `rows`, both sides together, with padding."""
     return len(rows) * int(source[rows].max() + target[rows].max())
 
 
@@ -73,7 +73,7 @@ def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths,
     plan.sort(key=lambda rows: (longest[rows].max(), longest[rows].min(), -len(rows)))
     for rows, later in pairwise([*plan, None]):
         assert len(rows) * longest[rows].max() <= 100
-        # The shortest pair of the next update would not have fitted.
+        # Not even the shortest pair of the next update would have fitted.
         assert later is None or (len(rows) + 1) * longest[later].min() > 100
         parts = split_update(rows, source, target, num_parts=num_parts)
         assert len(parts) == num_parts
@@ -81,7 +81,7 @@ def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths,
 
 
 def test_pairs_with_sources_of_equal_length_are_batched_by_target_length_and_too_long_pairs_are_refused():
-    # Sources all have 10 tokens. Short targets among long ones would need padding.
+    # All sources have 10 tokens, so only a mixture of short and long targets would need padding.
     sources = np.full(40, 10)
     targets = np.array([10, 3] * 20)
     updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
@@ -129,12 +129,12 @@ def corpus():
 
 
 def read(corpus, num_updates, **options):
-    """Return the first updates of a stream."""
+    """Return the first `num_updates` updates of a stream."""
     return list(islice(UpdateStream(corpus, tokens_per_batch=400, seed=3, **options), num_updates))
 
 
 def pairs_of(updates):
-    """Return the sorted numbers of the pairs in each update, read from its tensors."""
+    """Return the sorted numbers of the pairs in each update, read from its labels."""
     return [
         sorted(i for batch in update.micro_batches for i in batch["labels"][:, 0].tolist() if i != IGNORE_INDEX)
         for update in updates
@@ -147,12 +147,12 @@ def test_processes_divide_the_same_updates_among_themselves(corpus, num_processe
     expected = read(corpus, 25)
     found = [[]] * 25
     for process_index in range(num_processes):
-        place = {"process_index": process_index, "accumulation_steps": accumulation_steps}
-        updates = read(corpus, 25, num_processes=num_processes, **place)
+        options = {"process_index": process_index, "accumulation_steps": accumulation_steps}
+        updates = read(corpus, 25, num_processes=num_processes, **options)
         assert [len(update.micro_batches) for update in updates] == [accumulation_steps] * 25
         for name in ("target_tokens", "is_last_of_epoch"):
             assert [getattr(update, name) for update in updates] == [getattr(update, name) for update in expected]
-        found = [sorted(one + other) for one, other in zip(found, pairs_of(updates), strict=True)]
+        found = [sorted(earlier + new) for earlier, new in zip(found, pairs_of(updates), strict=True)]
     assert found == pairs_of(expected)
 
 
@@ -160,10 +160,10 @@ def test_processes_divide_the_same_updates_among_themselves(corpus, num_processe
 @given(done=st.integers(0, 59))
 def test_a_stream_can_be_resumed_at_any_update(corpus, done):
     whole = read(corpus, 70)
-    end = [update.is_last_of_epoch for update in whole].index(True) + 1
-    assert sorted(chain.from_iterable(pairs_of(whole[:end]))) == list(range(300))
-    assert whole[2 * end - 1].is_last_of_epoch
-    rest = read(corpus, 70 - done, epoch=done // end, updates_of_epoch=done % end)
+    epoch_length = [update.is_last_of_epoch for update in whole].index(True) + 1
+    assert sorted(chain.from_iterable(pairs_of(whole[:epoch_length]))) == list(range(300))
+    assert whole[2 * epoch_length - 1].is_last_of_epoch
+    rest = read(corpus, 70 - done, epoch=done // epoch_length, updates_of_epoch=done % epoch_length)
     assert pairs_of(rest) == pairs_of(whole)[done:]
 
 

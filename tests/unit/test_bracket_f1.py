@@ -34,7 +34,7 @@ def test_a_tree_matches_itself():
         ("(S (NP (DT The) (NN dog) (VBZ likes)) (VP (NP (NNS cats))) (. .))", (2, 4, 4)),
         ("(S (DT The) (NN dog) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 3)),
         ("(S (NP (NP (DT The) (NN dog))) (VP (VBZ likes) (NP (NNS cats))) (. .))", (4, 4, 5)),
-        # The root TOP does not count. A full stop may hang anywhere, and a bracket around it alone does not count.
+        # The root TOP does not count. A full stop may stand in any bracket. A bracket around it alone does not count.
         ("(TOP (S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .)))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats) (. .))))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (NP (. .)))", (4, 4, 4)),
@@ -64,18 +64,18 @@ def test_punctuation_is_left_out_by_its_tag(tag, num_gold):
 def test_scores_are_computed_over_the_brackets_of_all_sentences():
     score = compare(one_tree(GOLD), one_tree("(S (PP (DT The) (NN dog)) (VBZ likes) (NNS cats) (. .))"))
     assert score == BracketScore(1, 4, 2, 1, 0)
-    both = score + compare(one_tree(GOLD), one_tree(GOLD))
-    assert both == BracketScore(5, 8, 6, 2, 1)
-    assert (both.recall, both.precision) == (pytest.approx(62.5), pytest.approx(500 / 6))
-    assert both.f1 == pytest.approx(2 * 62.5 * (500 / 6) / (62.5 + 500 / 6))
-    assert both.summary() == "F1 71.43, precision 83.33, recall 62.50, 1 of 2 sentences exact"
+    total = score + compare(one_tree(GOLD), one_tree(GOLD))
+    assert total == BracketScore(5, 8, 6, 2, 1)
+    assert (total.recall, total.precision) == (pytest.approx(62.5), pytest.approx(500 / 6))
+    assert total.f1 == pytest.approx(2 * 62.5 * (500 / 6) / (62.5 + 500 / 6))
+    assert total.summary() == "F1 71.43, precision 83.33, recall 62.50, 1 of 2 sentences exact"
 
 
 def test_a_sentence_of_punctuation_alone_is_not_counted():
     dots = one_tree("(S (. .) (: ...))")
-    nothing = compare(dots, dots)
-    assert nothing == BracketScore()
-    assert (nothing.f1, nothing.precision, nothing.recall) == (0, 0, 0)
+    score = compare(dots, dots)
+    assert score == BracketScore()
+    assert (score.f1, score.precision, score.recall) == (0, 0, 0)
     assert compare(dots, dots) + compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
 
 

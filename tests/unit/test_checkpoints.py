@@ -17,7 +17,7 @@ from vaswani_transformer.translation import example
 
 
 def write_model(folder, *, seed, d_model=4):
-    """Write random weights (3, d_model) and a config."""
+    """Write random weights (3, d_model), and a config that holds `seed` as its version of transformers."""
     weight = torch.randn(3, d_model, generator=torch.Generator().manual_seed(seed))
     folder.mkdir(parents=True, exist_ok=True)
     save_file({"weight": weight}, folder / "model.safetensors")
@@ -25,7 +25,7 @@ def write_model(folder, *, seed, d_model=4):
 
 
 def fill(folder, step, *, is_scheduled=True, **options):
-    """Write all files of a checkpoint but its mark of completion, and return its folder."""
+    """Write all files of a checkpoint except COMPLETE into a folder partial-..., and return the folder."""
     partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
     write_model(partial, seed=step, **options)
     (partial / "training_state").mkdir()
@@ -79,6 +79,8 @@ def flip(path, bit=4):
     path.write_bytes(content[:-1] + bytes([content[-1] ^ bit]))
 
 
+# The text of the warning after the path of the checkpoint -> the damage. If COMPLETE is missing, the warning ends like
+# Python's FileNotFoundError, with a quote.
 DAMAGES = {
     "model.safetensors is damaged": lambda folder: flip(folder / "model.safetensors"),
     "config.json is missing": lambda folder: (folder / "config.json").unlink(),
@@ -107,7 +109,7 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
     shutil.rmtree(folders[0] / "training_state")  # as `drop_old_checkpoints` does
     average_checkpoints(folders, tmp_path / "mean")
     flip(folders[0] / "model.safetensors")
-    with pytest.raises(ValueError, match=r"step-00000002/model\.safetensors is damaged: copy it back, or remove"):
+    with pytest.raises(ValueError, match=r"step-00000002/model\.safetensors is damaged: copy the file back, or remove"):
         average_checkpoints(folders, tmp_path / "mean")
     (folders[0] / "COMPLETE").write_text("{}")
     with pytest.raises(ValueError, match=r"step-00000002/COMPLETE was not written by this version"):
@@ -132,7 +134,7 @@ def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpo
     assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "step-00000020"]
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(4, "3456"), (1, "56")])  # the last two are always kept
+@pytest.mark.parametrize(("keep", "kept"), [(4, "3456"), (1, "56")])  # the newest two are always kept
 def test_old_checkpoints_are_deleted_unless_the_average_needs_them(tmp_path, keep, kept):
     for step in range(1, 7):
         write_step(tmp_path, step)
@@ -141,18 +143,18 @@ def test_old_checkpoints_are_deleted_unless_the_average_needs_them(tmp_path, kee
     assert [path.name[-1] for path in resumable_checkpoints(tmp_path)] == ["5", "6"]
 
 
-@pytest.mark.parametrize("lasting_deletions", [0, 1])
-def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkeypatch, lasting_deletions):
+@pytest.mark.parametrize("num_whole_deletions", [0, 1])
+def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkeypatch, num_whole_deletions):
     for step in (1, 2, 3, 4):
         write_step(tmp_path, step)
     rmtree = shutil.rmtree
     deleted = []
 
     def die(path, ignore_errors=False):
-        # Delete `lasting_deletions` folders, then one file of the next folder, and stop.
+        # Delete `num_whole_deletions` folders, then one file of the next folder, and stop.
         if path.exists():
             deleted.append(path)
-            if len(deleted) > lasting_deletions:
+            if len(deleted) > num_whole_deletions:
                 next(file for file in path.rglob("*") if file.is_file()).unlink()
                 raise KeyboardInterrupt
         rmtree(path, ignore_errors=ignore_errors)
@@ -197,7 +199,7 @@ def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("change", ["vocabulary", "weights"])
-def test_models_with_different_vocabularies_or_weights_are_not_averaged(tmp_path, change):
+def test_models_with_different_vocabularies_or_shapes_are_not_averaged(tmp_path, change):
     folders = [write_step(tmp_path, step) for step in (1, 2)]
     for folder in folders:
         (folder / "COMPLETE").unlink()
@@ -214,6 +216,7 @@ def test_the_average_is_computed_in_float64_and_cast_once(tmp_path):
     weights = [load_file(path / "model.safetensors")["weight"] for path in checkpoints]
     expected = np.mean([weight.double().numpy() for weight in weights], axis=0).astype(np.float32)
     assert np.array_equal(load_file(tmp_path / "mean" / "model.safetensors")["weight"].numpy(), expected)
+    # The config is a copy from the last checkpoint.
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["transformers_version"] == "6"
 
 

@@ -35,6 +35,7 @@ BASE = {
     "eos_token_id": 2,
     "decoder_start_token_id": 0,
 }
+# For each field but `is_encoder_decoder`, a value that differs from its default.
 OTHER = {
     "vocab_size": 101,
     "d_model": 30,

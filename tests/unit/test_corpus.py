@@ -67,13 +67,13 @@ def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
-def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, has_last_end):
+def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, ends_with_line_feed):
     # The number in front of each side identifies its pair. The bar keeps a final \r from being part of the line end.
     numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("a", "b.gz")]
         for file, side in zip(files, zip(*numbered, strict=True), strict=True):
-            write(file, "\n".join(side) + "\n" * has_last_end)
+            write(file, "\n".join(side) + "\n" * ends_with_line_feed)
         assert read(files) == numbered
         for name in ("a.csv", "a.tsv.gz", "a.jsonl"):
             assert read(write_pairs(Path(folder, name), numbered)) == numbered
@@ -86,7 +86,7 @@ def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, has_las
         ("\n", [""]),
         ("a\n\nb\n", ["a", "", "b"]),
         ("a\r\nb\r\n", ["a", "b"]),
-        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # only one carriage return, just before \n, belongs to the line end
+        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # only the carriage return just before \n is part of the line end
         ("a\nb\r", ["a", "b\r"]),
         ("a\u2028b\x85c\x0bd\x0ce\x1cf\n", ["a\u2028b\x85c\x0bd\x0ce\x1cf"]),
         ("\ufeffa\n\ufeffb\n", ["a", "\ufeffb"]),
@@ -132,29 +132,29 @@ def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, ne
         read(tmp_path, split="dev")
 
 
-def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatch):
-    asked = []
-    kept_in = []
+def test_a_hub_dataset_is_loaded_by_split_and_stored_in_the_given_cache(tmp_path, monkeypatch):
+    requests = []
+    cache_folders = []
     generate = datasets.Dataset.from_generator
 
     def load(name, config, **options):
-        asked.append((name, config, options["split"]))
+        requests.append((name, config, options["split"]))
         records = [{"translation": {"en": en, "de": de}} for en, de in PAIRS]
         return datasets.Dataset.from_list(records).to_iterable_dataset()
 
-    def keep(*args, **options):
-        kept_in.append(options["cache_dir"])
+    def record(*args, **options):
+        cache_folders.append(options["cache_dir"])
         return generate(*args, **options)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(datasets.Dataset, "from_generator", keep)
+    monkeypatch.setattr(datasets.Dataset, "from_generator", record)
     with_colon = write_pairs(tmp_path / "a:b.jsonl")
     monkeypatch.chdir(tmp_path)
     assert read(f"../{tmp_path.name}/{with_colon.name}") == PAIRS
     assert read("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
     assert read("wmt/wmt14:de-en") == PAIRS
-    assert asked == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]
-    assert kept_in == [str(tmp_path)]
+    assert requests == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]
+    assert cache_folders == [str(tmp_path)]
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 
@@ -248,7 +248,7 @@ def test_the_error_about_an_unsupported_form_names_file_and_line(tmp_path, name)
         list(open_parallel([tmp_path / name], ("en", "de")))
 
 
-def test_the_error_about_damaged_parquet_names_the_file(tmp_path):
+def test_the_error_about_wrong_parquet_names_the_file(tmp_path):
     cells = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe"))
     for name, columns in (("no_utf_8.parquet", ["en", "de"]), ("twice.parquet", ["en", "en"])):
         pyarrow.parquet.write_table(
@@ -274,7 +274,7 @@ def test_the_error_about_text_that_is_not_utf_8_says_how_to_convert_it(tmp_path,
         list(read_lines(tmp_path / "text"))
 
 
-def test_a_name_of_both_a_folder_and_a_hub_dataset_is_refused(tmp_path, monkeypatch):
+def test_a_name_that_could_mean_a_folder_or_a_hub_dataset_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own" / "set").mkdir(parents=True)
     for read in (partial(open_parallel, columns=("en", "de")), describe_source):

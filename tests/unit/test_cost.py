@@ -1,4 +1,4 @@
-"""The cost of training, by the formula of the paper and by the log of a run."""
+"""The cost of training: the formula of the paper, and the cost of a run from its log."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_a_device_without_a_known_rate_is_refused():
     assert find_rate("1.6e11", mixed_precision="fp16") == 1.6e11
     assert all(1e12 < full < 1e14 and (half is None or full < half < 1e16) for full, half in RATES.values())
     for device, precision in (("H900", "no"), ("0", "no"), ("nan", "no"), ("inf", "no"), ("P100", "bf16")):
-        with pytest.raises(ValueError, match=device):
+        with pytest.raises(ValueError, match=f"the rate of '{device}'"):
             find_rate(device, mixed_precision=precision)
 
 
@@ -71,7 +71,7 @@ def test_the_command_prints_the_costs_beside_those_of_the_paper(run_folder, caps
         ("log.jsonl", "", "has no line of training yet"),
     ],
 )
-def test_a_damaged_file_is_named(run_folder, name, content, message):
+def test_the_error_about_a_damaged_or_empty_file_says_what_is_wrong(run_folder, name, content, message):
     (run_folder / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         RunCost.read(run_folder)

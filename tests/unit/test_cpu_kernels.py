@@ -1,4 +1,4 @@
-"""Training on CPUs uses special kernels for dropout and for attention in half precision. They compute the same."""
+"""Kernels for training on CPUs: dropout and half-precision attention compute what PyTorch's kernels compute."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_dropout_is_finite_at_extreme_rates(p):
     assert Dropout(p)(torch.ones(1000)).isfinite().all()
 
 
-def test_compiled_models_and_other_devices_use_dropout_of_pytorch(monkeypatch):
+def test_compiled_models_and_other_devices_use_the_dropout_of_pytorch(monkeypatch):
     x = torch.ones(1000)
     torch.manual_seed(0)
     expected = nn.functional.dropout(x, 0.5)
@@ -75,7 +75,7 @@ def test_compiled_models_and_other_devices_use_dropout_of_pytorch(monkeypatch):
         ({"requires_grad": False}, False),
         ({"device": "meta"}, False),
         ({"num_keys": 129}, False),
-        ({"num_rows": 2**12}, False),
+        ({"batch_size": 2**12}, False),
     ],
     ids=str,
 )
@@ -83,11 +83,11 @@ def test_short_sentences_in_half_precision_use_eager_attention_in_training(monke
     chosen = []
     monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))
-    case = {"dtype": torch.bfloat16, "requires_grad": True, "device": "cpu", "num_keys": 128, "num_rows": 2} | change
+    case = {"dtype": torch.bfloat16, "requires_grad": True, "device": "cpu", "num_keys": 128, "batch_size": 2} | change
     num_keys = case.pop("num_keys")
-    num_rows = case.pop("num_rows")
+    batch_size = case.pop("batch_size")
     key = torch.empty(1, 1, num_keys, 8)
-    half_precision_attention(nn.Module(), torch.empty(num_rows, 4, 6, 8, **case), key, key, None, scaling=1.0)
+    half_precision_attention(nn.Module(), torch.empty(batch_size, 4, 6, 8, **case), key, key, None, scaling=1.0)
     assert chosen == ["eager" if expected else "sdpa"]
 
 

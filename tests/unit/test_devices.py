@@ -10,7 +10,7 @@ from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choos
 
 
 @pytest.mark.parametrize(
-    ("asked", "launched", "device", "has_bfloat16", "expected"),
+    ("option", "by_launcher", "device", "has_bfloat16", "expected"),
     [
         (None, "no", "cuda", True, "bf16"),
         (None, "no", "cuda", False, "no"),
@@ -22,15 +22,15 @@ from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choos
     ],
 )
 def test_precision_is_chosen_by_option_then_launcher_then_device(
-    monkeypatch, asked, launched, device, has_bfloat16, expected
+    monkeypatch, option, by_launcher, device, has_bfloat16, expected
 ):
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", by_launcher)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
-    assert choose_precision(asked, device) == expected
+    assert choose_precision(option, device) == expected
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", (True, "highest")), ("cuda", (False, "high"))])
-def test_plans_per_shape_are_avoided_and_tf32_allowed_only_on_cuda(device, expected):
+def test_only_cuda_turns_off_cudnn_attention_and_allows_tf32(device, expected):
     before = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
     try:
         avoid_plans_per_shape(device)
@@ -42,18 +42,20 @@ def test_plans_per_shape_are_avoided_and_tf32_allowed_only_on_cuda(device, expec
 
 
 @pytest.mark.parametrize(
-    ("cores", "most_threads", "launched", "expected"),
+    ("cores", "most_threads", "omp_num_threads", "expected"),
     [(2.0, 2, None, 2), (1.8, 2, None, 2), (1.5, 2, None, 1), (0.4, 2, None, 1), (5.0, 2, None, 2), (1.0, 2, "2", 2)],
 )
-def test_a_search_uses_as_many_threads_as_its_process_gets_cores(monkeypatch, cores, most_threads, launched, expected):
+def test_a_search_uses_as_many_threads_as_its_process_gets_cores(
+    monkeypatch, cores, most_threads, omp_num_threads, expected
+):
     before = torch.get_num_threads()
-    clock = count()
+    clock = count()  # Every reading takes a second of wall time, and `cores` seconds of process time.
     devices._count_cores.cache_clear()
     monkeypatch.setattr(devices.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(devices.time, "process_time", lambda: next(clock) * cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if launched is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", launched)
+    if omp_num_threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", omp_num_threads)
     try:
         torch.set_num_threads(most_threads)
         with free_cores(torch.device("cpu")):

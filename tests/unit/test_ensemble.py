@@ -24,7 +24,7 @@ def model(build):
 
 
 @pytest.fixture(scope="module")
-def other(build):
+def other_model(build):
     return build(seed=7, d_model=20, num_heads=2, encoder_layers=2, decoder_layers=1)
 
 
@@ -53,19 +53,19 @@ def test_a_word_that_one_model_forbids_is_still_possible():
     ids=str,
 )
 def test_an_ensemble_of_copies_translates_as_the_model(model, options, is_engine, num_copies):
-    one = model.build_engine() if is_engine else model
+    member = model.build_engine() if is_engine else model
     alone = model.generate(SOURCE, **WITH_SCORES, **options)
-    together = model.generate(SOURCE, engine=Ensemble([one] * num_copies), **WITH_SCORES, **options)
+    together = model.generate(SOURCE, engine=Ensemble([member] * num_copies), **WITH_SCORES, **options)
     assert torch.equal(together.sequences, alone.sequences)
     torch.testing.assert_close(together.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-5)
-    brief = model.generate(SOURCE, engine=Ensemble([one] * num_copies), **options)
-    assert torch.equal(brief, alone.sequences)
+    tokens = model.generate(SOURCE, engine=Ensemble([member] * num_copies), **options)
+    assert torch.equal(tokens, alone.sequences)
 
 
-def test_the_order_of_models_does_not_matter(model, other):
+def test_the_order_of_models_does_not_matter(model, other_model):
     found, mirrored = (
         first.generate(SOURCE, engine=Ensemble([first, second.build_engine()]), num_return_sequences=2, **WITH_SCORES)
-        for first, second in ((model, other), (other, model))
+        for first, second in ((model, other_model), (other_model, model))
     )
     assert torch.equal(found.sequences, mirrored.sequences)
     torch.testing.assert_close(found.sequences_scores, mirrored.sequences_scores, rtol=0, atol=1e-5)
@@ -73,9 +73,9 @@ def test_the_order_of_models_does_not_matter(model, other):
     assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
 
 
-def test_the_logits_of_an_ensemble_are_log_probabilities(model, other):
+def test_the_logits_of_an_ensemble_are_log_probabilities(model, other_model):
     options = {"output_logits": True, "return_dict_in_generate": True}
-    found = model.generate(SOURCE, engine=Ensemble([model, other]), **options)
+    found = model.generate(SOURCE, engine=Ensemble([model, other_model]), **options)
     torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
 
 
@@ -90,8 +90,8 @@ def test_models_with_different_vocabularies_are_refused(model, build, name, valu
 
 
 def test_the_shortest_table_of_positions_limits_the_length(model, build_tiny_model):
-    other = build_tiny_model(position_embedding_type="learned", max_position_embeddings=8)
-    found = model.generate(SOURCE[:1, :3], engine=Ensemble([model, other]), max_length_offset=50)
+    with_table = build_tiny_model(position_embedding_type="learned", max_position_embeddings=8)
+    found = model.generate(SOURCE[:1, :3], engine=Ensemble([model, with_table]), max_length_offset=50)
     assert found.shape[1] <= 1 + 8
 
 
@@ -114,6 +114,6 @@ def test_an_ensemble_refuses_encoder_outputs(model):
 )
 def test_ensembles_and_engines_refuse_options_that_need_a_model(model, options):
     engine = model.build_engine()
-    for one, decoder in ((model, {"engine": Ensemble([model])}), (engine, {})):
+    for searcher, argument in ((model, {"engine": Ensemble([model])}), (engine, {})):
         with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
-            one.generate(SOURCE, **decoder, **options)
+            searcher.generate(SOURCE, **argument, **options)

@@ -66,7 +66,7 @@ def test_compute_bleu_scores_the_model_s_translations(translator, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_the_missing_or_damaged_file_of_a_model_folder_is_named(saved, name):
+def test_the_error_about_a_missing_or_damaged_file_of_a_model_names_it(saved, name):
     (saved / name).write_bytes((saved / name).read_bytes()[:-9])
     with pytest.raises((ValueError, OSError), match=rf"holds a damaged file|{name}"):
         load_translator(saved)
@@ -80,7 +80,7 @@ def test_the_missing_or_damaged_file_of_a_model_folder_is_named(saved, name):
 def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name, make):
     (saved / name).unlink(missing_ok=True)
     make(saved / name)
-    if name == "README.md" and make is Path.mkdir:  # a folder README.md is allowed, for it is no part of the model
+    if name == "README.md" and make is Path.mkdir:  # allowed, because the card is no part of the model
         assert load(saved)
         return
     with pytest.raises(ValueError, match=f"{name} is not a file, but a folder, a pipe or a broken link: copy"):
@@ -91,15 +91,15 @@ def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name,
 def test_a_model_that_changes_while_it_is_loaded_is_refused(saved, monkeypatch, change):
     load_tokenizer = loading.load_tokenizer
 
-    def meddle(*args, **options):
+    def change_folder(*args, **options):
         shutil.rmtree(saved)
         if change == "another model is written":
-            build_checkpoint(saved)
+            write_other_model(saved)
         return load_tokenizer(*args, **options)
 
-    build_checkpoint = partial(shutil.copytree, shutil.copytree(saved, saved.with_name("other")))
-    monkeypatch.setattr(loading, "load_tokenizer", meddle)
-    with pytest.raises(OSError, match="model changed while it was read, perhaps by a training: repeat the command"):
+    write_other_model = partial(shutil.copytree, shutil.copytree(saved, saved.with_name("other")))
+    monkeypatch.setattr(loading, "load_tokenizer", change_folder)
+    with pytest.raises(OSError, match="model changed while it was read, perhaps by a training run: repeat the command"):
         load(saved)
 
 
@@ -110,10 +110,10 @@ def test_the_newest_checkpoint_of_a_run_is_loaded_unless_it_is_damaged(saved, ca
         write_json(checkpoints / name / "COMPLETE", {"files": {"config.json": digest_file(saved / "config.json")}})
     shutil.rmtree(saved)
     assert load(saved.parent).folder == checkpoints / "stopped-00000003"
-    told = f"{saved.parent} has no final model yet: its newest checkpoint is used (stopped-00000003)\n"
-    assert capsys.readouterr().err.startswith(told)
+    notice = f"{saved.parent} has no final model yet: its newest checkpoint is used (stopped-00000003)\n"
+    assert capsys.readouterr().err.startswith(notice)
     (checkpoints / "stopped-00000003" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"stopped-00000003/config\.json is damaged: copy it back, or remove"):
+    with pytest.raises(ValueError, match=r"stopped-00000003/config\.json is damaged: copy the file back, or remove"):
         load(saved.parent)
     shutil.rmtree(checkpoints)
     (saved.parent / "recipe.json").write_text("{}")

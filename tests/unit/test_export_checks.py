@@ -1,4 +1,4 @@
-"""Models that the exports refuse. integration/test_export.py tests the translations of exported models."""
+"""Refused exports, and the exported table of positions. integration/test_export.py tests exported models."""
 
 import math
 import sys

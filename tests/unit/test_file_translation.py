@@ -1,4 +1,4 @@
-"""Translating files in windows, which survive a killed process, and streams."""
+"""Translating streams, and files in windows. Finished windows survive the death of the process."""
 
 import gzip
 import io
@@ -31,11 +31,11 @@ to_lines = partial(format_lines, is_numbered=True, is_scored=True)
 
 
 class Killed(BaseException):
-    """The end of a process. Handlers of `Exception` do not catch it."""
+    """Stands for the death of a process. Handlers of `Exception` do not catch it."""
 
 
 class Reverser:
-    """A translator that reverses sentences. Each sentence costs a life, and without lives it raises `Killed`."""
+    """A translator that reverses sentences. After `lives` sentences, the next one raises `Killed`."""
 
     tokens_per_batch = 7
 
@@ -54,7 +54,7 @@ class Reverser:
 
 
 class Processes:
-    """A replacement of `PartialState` for threads in place of processes."""
+    """Stands in for `PartialState` of Accelerate: each thread plays a process."""
 
     def __init__(self, index, barrier):
         self.process_index = index
@@ -68,7 +68,8 @@ class Processes:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    # The 23 lines make three windows of 7 lines and one of 2.
+    # A window of a file then has `Reverser.tokens_per_batch` = 7 lines: the 23 lines make windows of 7, 7, 7 and 2.
+    # `read_file_windows` yields 4 lines at a time.
     monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)
     monkeypatch.setattr(file_translation, "LINES_PER_STREAM_WINDOW", 4)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -128,9 +129,9 @@ def test_an_empty_file_gives_an_empty_file(paths):
 
 
 def run_and_die(paths, line_number):
-    """Translate in a child process that dies before the n-th executed line of `translation.files`.
+    """Translate in a child process that dies, without any clean-up, before it executes line number `line_number`.
 
-    It ends without any clean-up. Return False if the translation ended before that line.
+    Only executed lines of `translation.files` are counted. Return False if the translation ended earlier.
     """
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -151,7 +152,7 @@ def run_and_die(paths, line_number):
 
 
 def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
-    # Every fifth executed line is tried. These lines occur in all states, also while the folder is removed.
+    # Every fifth executed line of code is tried, which covers all stages, down to the removal of the folder.
     line_number, dies = 0, True
     while dies:
         line_number += 5
@@ -179,10 +180,10 @@ DAMAGE = {
     "a bit": lambda one, other: one.write_bytes(bytes([one.read_bytes()[0] ^ 1]) + one.read_bytes()[1:]),
     "a lost line": lambda one, other: one.write_bytes(b"".join(one.read_bytes().splitlines(keepends=True)[1:])),
     "a line too many": lambda one, other: one.write_bytes(b"1\t-1.0000\tx\n" + one.read_bytes()),
-    "the end": lambda one, other: one.write_bytes(one.read_bytes()[:-3]),
-    "everything": lambda one, other: one.write_bytes(b""),
-    "another place": lambda one, other: one.write_bytes(other.read_bytes()),
-    "both places": swap,
+    "a lost end": lambda one, other: one.write_bytes(one.read_bytes()[:-3]),
+    "no content": lambda one, other: one.write_bytes(b""),
+    "the content of another window": lambda one, other: one.write_bytes(other.read_bytes()),
+    "two windows exchanged": swap,
 }
 
 
@@ -243,14 +244,14 @@ def test_the_output_must_not_be_the_input(paths):
 
 def test_work_is_not_continued_under_other_settings_or_on_another_text(paths):
     text = paths[0].read_bytes()
-    larger = Reverser()
-    larger.tokens_per_batch = 8
+    with_larger_batches = Reverser()
+    with_larger_batches.tokens_per_batch = 8
     with pytest.raises(Killed):
         translate(Reverser(lives=8), paths, settings={"num_beams": 4, "nbest": None})
     for translator, settings, content, message in (
         (Reverser(), {"num_beams": 5, "nbest": 2}, text, r"nbest was not set, is 2; num_beams was 4, is 5\. Give"),
         (Reverser(), {"num_beams": 4, "nbest": None}, text + b"y\n", r'text was "[0-9a-f]{16}", is "[0-9a-f]{16}"\.'),
-        (larger, {"num_beams": 4, "nbest": None}, text, r"lines_per_window was 7, is 8\."),
+        (with_larger_batches, {"num_beams": 4, "nbest": None}, text, r"lines_per_window was 7, is 8\."),
     ):
         paths[0].write_bytes(content)
         with pytest.raises(ValueError, match=rf"out\.partial was begun with other settings: .*{message}"):
@@ -260,7 +261,7 @@ def test_work_is_not_continued_under_other_settings_or_on_another_text(paths):
     assert_done(paths[1])
 
 
-def test_a_line_that_is_not_utf_8_is_named_before_anything_is_translated(paths):
+def test_a_line_that_is_not_utf_8_is_refused_before_anything_is_translated(paths):
     paths[0].write_bytes(paths[0].read_bytes() + b"caf\xe9\n")
     with pytest.raises(ValueError, match=r"text, line 24: not UTF-8 at byte offset 3"):
         translate(Reverser(lives=0), paths)
@@ -313,7 +314,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
 
 @pytest.fixture
 def pipe():
-    """Return a file to read from a pipe, and a function that writes to the pipe, or closes it if given no bytes."""
+    """Yield the reading end of a pipe as a file, and a function that writes bytes to the pipe. Empty bytes close it."""
     reading, writing = os.pipe()
 
     def write(block):
@@ -366,7 +367,7 @@ def test_a_file_is_read_in_full_windows(paths):
     assert list(read_file_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
 
 
-def test_a_line_that_is_not_utf_8_is_named(paths):
+def test_the_error_about_a_line_that_is_not_utf_8_names_it(paths):
     paths[0].write_bytes(b"one\ntwo\ncaf\xe9\nfour\n")
     with open(paths[0], "rb") as file:
         for windows, name in ((read_windows(file, name="input"), "input"), (read_file_windows(paths[0]), "text")):
@@ -389,6 +390,6 @@ def test_each_window_of_a_stream_is_flushed_before_the_next_is_read(tmp_path):
 def test_two_processes_share_a_short_file(paths, monkeypatch):
     monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 4_096)
     paths[0].write_text("a\n" * 1_000)
-    pair = [Reverser(), Reverser()]
-    translate_together(pair, paths)
-    assert [len(one.translated) for one in pair] == [512, 488]
+    translators = [Reverser(), Reverser()]
+    translate_together(translators, paths)
+    assert [len(translator.translated) for translator in translators] == [512, 488]

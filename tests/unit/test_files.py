@@ -36,7 +36,7 @@ def test_a_new_file_is_synced_before_it_is_renamed(tmp_path, file_calls):
     assert file_calls == ["sync file.partial", "rename file.partial"]
 
 
-def test_errors_of_writing_name_the_file_and_other_errors_are_unchanged(tmp_path, little_room):
+def test_the_error_of_a_failed_write_names_the_file_and_other_errors_are_unchanged(tmp_path, little_room):
     path = tmp_path / "file"
     with little_room(10), pytest.raises(OSError, match=rf"File too large: '{path}'"), write_whole(path) as file:
         file.write(bytes(11))
@@ -53,7 +53,7 @@ def test_a_folder_that_a_killed_process_left_renamed_gets_its_name_back(tmp_path
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "notes.txt"]
 
 
-def test_the_first_damaged_or_missing_file_is_named(tmp_path):
+def test_find_damage_returns_the_first_damaged_or_missing_file(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in ("a", "sub/b"):
         (tmp_path / name).write_text(name)
@@ -66,7 +66,7 @@ def test_the_first_damaged_or_missing_file_is_named(tmp_path):
     assert find_damage(tmp_path, digests) == f"{tmp_path / 'a'} is missing"
 
 
-def test_differences_are_named_by_their_paths():
+def test_find_changes_names_each_difference_by_its_path():
     recorded = {"a": 1, "b": {"c": "x"}, "d": [1], "same": None}
     given = {"a": 2, "b": {"c": None}, "d": [1, 2], "same": None, "e": True}
     assert sorted(find_changes(recorded, given, "it")) == [
@@ -80,7 +80,7 @@ def test_differences_are_named_by_their_paths():
 
 def test_a_folder_is_locked_until_the_writing_process_ends(tmp_path, another_process_in):
     with another_process_in(tmp_path) as holder:
-        message = "another process is writing in .*: wait for it, or name another output"
+        message = "another process writes in .*: wait until it ends, or name another output"
         with pytest.raises(ValueError, match=message), lock_folder(tmp_path):
             pass
         holder.kill()
@@ -89,7 +89,7 @@ def test_a_folder_is_locked_until_the_writing_process_ends(tmp_path, another_pro
             pass
 
 
-def test_settings_are_recorded_once_and_then_compared(tmp_path):
+def test_a_claim_records_settings_once_and_then_compares_them(tmp_path):
     path = tmp_path / "settings.json"
     assert claim(path, {"seed": (1, 2)}, advice="Start again.", owned=["*.txt"]) == {"seed": [1, 2]}
     (tmp_path / "own.txt").write_text("written since")
@@ -98,7 +98,7 @@ def test_settings_are_recorded_once_and_then_compared(tmp_path):
         claim(path, {"seed": [1, 3]}, advice="Start again.")
 
 
-def test_files_of_the_user_are_never_claimed(tmp_path):
+def test_a_claim_on_files_of_the_user_is_refused(tmp_path):
     (tmp_path / "own.txt").write_text("of the user")
     with pytest.raises(ValueError, match=r"own\.txt would be overwritten, and no settings\.json"):
         claim(tmp_path / "settings.json", {}, advice="", owned=["*.json", "*.txt"])

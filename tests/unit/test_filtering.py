@@ -18,7 +18,7 @@ ENDLESS = " " * 10_000 + "ä"
 def test_every_pair_is_either_kept_unchanged_in_order_or_counted_as_dropped(pairs, ratio, drop_duplicates):
     counts = Counter()
     kept = list(filter_pairs(pairs, counts, max_length_ratio=ratio, seen=set() if drop_duplicates else None))
-    rest = iter(pairs)
+    rest = iter(pairs)  # Each `in` continues after the last match, so only pairs in order are found.
     assert all(pair in rest for pair in kept)
     assert counts["read"] == len(pairs) == len(kept) + sum(counts[reason] for reason in REASONS)
 

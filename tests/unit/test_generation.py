@@ -93,7 +93,7 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
 
 
 def forget_first_token(layer):
-    """Return the name of a method, and a replacement that makes a cache return zeros as the keys of the first token."""
+    """Return the name of a method of caches, and a replacement that returns zeros as the keys of the first token."""
     update = layer.update
 
     def update_and_forget(self, *args, **kwargs):
@@ -104,7 +104,7 @@ def forget_first_token(layer):
 
 
 def forget_positions(layer):
-    """Return the name of a method, and a replacement that makes a cache always report a length of 0."""
+    """Return the name of a method of caches, and a replacement that always returns a length of 0."""
     return "get_seq_length", lambda self, *_: 0
 
 
@@ -112,13 +112,13 @@ WITHOUT_ENGINE = {
     "beams": {},
     "greedy": {"num_beams": 1},
     "static": {"cache_implementation": "static"},
-    "of transformers": {"do_sample": True, "num_beams": 1, "top_k": 1, "max_new_tokens": 6},
+    "loop of transformers": {"do_sample": True, "num_beams": 1, "top_k": 1, "max_new_tokens": 6},
 }
 
 
 @pytest.mark.parametrize("options", WITHOUT_ENGINE.values(), ids=WITHOUT_ENGINE)
 @pytest.mark.parametrize("broken", [forget_first_token, forget_positions])
-def test_a_cache_that_does_not_work_is_detected_and_not_used(build_tiny_model, monkeypatch, options, broken):
+def test_a_cache_that_changes_the_logits_is_detected_and_not_used(build_tiny_model, monkeypatch, options, broken):
     monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
     model = build_tiny_model(**SMALL)
     warnings = []
@@ -234,8 +234,8 @@ class GivenWords(LogitsProcessor):
         rows = []
         for words in input_ids[:, 1:].tolist():
             given = self.probabilities.get(tuple(words), {})
-            left = (1 - sum(given.values())) / (scores.shape[1] - len(given))
-            rows.append([given.get(word, left) for word in range(scores.shape[1])])
+            remaining = (1 - sum(given.values())) / (scores.shape[1] - len(given))
+            rows.append([given.get(word, remaining) for word in range(scores.shape[1])])
         return torch.tensor(rows).log()
 
 
@@ -267,7 +267,7 @@ def test_no_possible_winner_is_dropped(model, alpha, offset, probabilities, expe
         length_penalty=alpha,
         max_length_offset=offset,
         logits_processor=[GivenWords(probabilities)],
-        renormalize_logits=True,  # otherwise a given processor may raise scores, and no bound holds
+        renormalize_logits=True,  # otherwise a caller's processor may raise scores, and the bound fails
     )
     assert new_tokens(found[0]) == expected
 
@@ -287,7 +287,7 @@ def test_the_beam_stays_full_when_many_hypotheses_end(model):
 def test_greedy_search_stops_at_the_first_end(model, build):
     words = GivenWords({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
     options = {"num_beams": 1, "logits_processor": [words], "renormalize_logits": True}
-    config = GenerationConfig(length_penalty=3.0)  # with this penalty "A A A </s>" would score higher
+    config = GenerationConfig(length_penalty=3.0)  # this would give "A A A </s>" a higher score than "</s>"
     source = torch.tensor([[9, END]])
     expected = model.generate(source, generation_config=config, **options)
     assert expected.tolist() == [[START, END]]
@@ -327,10 +327,10 @@ def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha)
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_asking_for_fewer_translations_returns_the_first_ones(brief, count):
-    every = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
-    some = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
-    for few, many in zip(some, every, strict=True):
-        assert [new_tokens(row) for row in few] == [new_tokens(row) for row in many[:count]]
+    four = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
+    fewer = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
+    for found, expected in zip(fewer, four, strict=True):
+        assert [new_tokens(row) for row in found] == [new_tokens(row) for row in expected[:count]]
 
 
 def test_attentions_and_states_of_each_step_are_recorded(model):
@@ -365,7 +365,7 @@ def test_each_sentence_may_grow_to_its_limit(endless, options, side):
         assert set(row[length + 5 :]) <= {PAD}
 
 
-# Each limit has a function from the length of a source to the length of its translation, and whether </s> ends it.
+# Options, and a function: the length of a source -> (the length of its translation, True if </s> ends it).
 LIMITS = {
     "more new tokens": ({"max_new_tokens": 30}, lambda length: (length + 4, True)),
     "fewer new tokens": ({"max_new_tokens": 9}, lambda length: (min(9, length + 4), length + 4 <= 9)),
@@ -424,9 +424,9 @@ PROMPTS = {
 @pytest.mark.parametrize(("prompt", "more"), PROMPTS.values(), ids=PROMPTS)
 def test_a_prompt_begins_the_translation_and_does_not_count_towards_the_limit(endless, options, prompt, more):
     translations = endless.generate(SOURCE, decoder_input_ids=torch.tensor(prompt), **options, **more)
-    begun = [[START, *row] for row in prompt] if prompt[0] == [5, 6] else prompt
-    assert translations[:, : len(begun[0])].tolist() == begun
-    assert [len(new_tokens(row, len(begun[0]))) for row in translations] == [length + 4 for length in LENGTHS]
+    expected_start = [[START, *row] for row in prompt] if prompt[0] == [5, 6] else prompt
+    assert translations[:, : len(expected_start[0])].tolist() == expected_start
+    assert [len(new_tokens(row, len(expected_start[0]))) for row in translations] == [length + 4 for length in LENGTHS]
 
 
 # Batches
@@ -459,17 +459,17 @@ def test_the_mask_is_derived_from_the_padding(model, options, side):
 
 @each_search
 def test_the_end_token_may_also_be_the_padding_if_a_mask_is_given(brief, build_tiny_model, options):
-    same = build_tiny_model(**SMALL, output_bias=True, pad_token_id=END)
-    same.load_state_dict(brief.state_dict())
-    same.generation_config.max_length_offset = 9
+    padded_with_end = build_tiny_model(**SMALL, output_bias=True, pad_token_id=END)
+    padded_with_end.load_state_dict(brief.state_dict())
+    padded_with_end.generation_config.max_length_offset = 9
     results = []
-    for model, source in ((brief, SOURCE), (same, SOURCE.masked_fill(SOURCE == PAD, END))):
+    for model, source in ((brief, SOURCE), (padded_with_end, SOURCE.masked_fill(SOURCE == PAD, END))):
         torch.manual_seed(0)
         found = model.generate(source, attention_mask=(SOURCE != PAD).long(), **options)
         results.append([new_tokens(row) for row in found])
     assert results[0] == results[1]
     with pytest.raises(ValueError, match="padding and </s> cannot be distinguished"):
-        same.generate(SOURCE, **options)
+        padded_with_end.generate(SOURCE, **options)
 
 
 @beam_and_greedy
@@ -485,7 +485,7 @@ def test_the_limit_of_an_encoded_source_without_a_mask_counts_all_its_positions(
     assert len(new_tokens(endless.generate(encoder_outputs=encoded)[0])) == 7 + 4
 
 
-# Ways of computing
+# Precision
 
 
 def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
@@ -502,8 +502,8 @@ def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
 @pytest.mark.parametrize("seed", range(5))
 def test_sampled_beams_have_the_scores_of_teacher_forcing(brief, seed):
     torch.manual_seed(seed)
-    drawn = {"do_sample": True, "top_k": 0, "num_beams": 3, "num_return_sequences": 2}
-    found = brief.generate(SOURCE, max_length_offset=4, **drawn, **WITH_SCORES)  # some sentences end before others
+    sampling = {"do_sample": True, "top_k": 0, "num_beams": 3, "num_return_sequences": 2}
+    found = brief.generate(SOURCE, max_length_offset=4, **sampling, **WITH_SCORES)  # some sentences end before others
     hypotheses = [new_tokens(row) for row in found.sequences]
     expected = []
     for i, source in enumerate(SENTENCES):
@@ -532,7 +532,7 @@ class EndsWith(StoppingCriteria):
 def test_an_additional_stopping_criterion_ends_hypotheses(endless):
     found = endless.generate(
         SOURCE,
-        num_beams=37,
+        num_beams=37,  # the size of the vocabulary
         stopping_criteria=[EndsWith(5)],
         length_penalty=0.0,
         **WITH_SCORES,
@@ -546,7 +546,7 @@ def test_an_additional_stopping_criterion_ends_hypotheses(endless):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_given_criteria_and_processors_act_beside_the_built_in_ones(endless, num_beams):
+def test_given_criteria_and_processors_act_beside_those_of_the_options(endless, num_beams):
     search = {"input_ids": SOURCE[1:2], "num_beams": num_beams}
     tokens = endless.generate(**search, stopping_criteria=[MaxLengthCriteria(max_length=4)])
     assert tokens.shape[1] == 4
@@ -592,28 +592,28 @@ def test_missing_hypotheses_are_empty(model):
 
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_returned_cache_keeps_the_rows_of_finished_sentences(brief, as_dict):
-    own = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
+    given_cache = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
     options = {"num_beams": 2, "output_hidden_states": as_dict}  # hidden states need `forward`, which fills a cache
-    found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **own)
-    cache = found.past_key_values if as_dict else own["past_key_values"]
+    found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **given_cache)
+    cache = found.past_key_values if as_dict else given_cache["past_key_values"]
     for part in (cache.self_attention_cache, cache.cross_attention_cache):
         assert len(part.layers[0].keys) == options["num_beams"] * len(SOURCE)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("engine", [True, False])
+@pytest.mark.parametrize("uses_engine", [True, False])
 @pytest.mark.parametrize("damage", ["overflow", "nan"])
-def test_scores_that_are_not_finite_raise_an_error(build_tiny_model, damage, engine, num_beams):
+def test_scores_that_are_not_finite_raise_an_error(build_tiny_model, damage, uses_engine, num_beams):
     model = build_tiny_model(**SMALL)
     with torch.no_grad():
         model.model.decoder.layers[0].feed_forward.fc2.weight.mul_(1e6 if damage == "overflow" else torch.nan)
     model = model.to(torch.float16) if damage == "overflow" else model
-    options = {"engine": model.build_engine()} if engine else {"use_cache": False}
+    options = {"engine": model.build_engine()} if uses_engine else {"use_cache": False}
     with pytest.raises(FloatingPointError, match="not finite numbers"):
         model.generate(SOURCE, num_beams=num_beams, **options)
 
 
-def test_alpha_has_bounds(model):
+def test_an_alpha_out_of_bounds_is_refused(model):
     for alpha in (MOST_ALPHA + 1, -MOST_ALPHA - 1, math.nan, math.inf):
         with pytest.raises(ValueError, match=r"length_penalty must be from -10\.0 to 10\.0, got"):
             model.generate(SOURCE, length_penalty=alpha)

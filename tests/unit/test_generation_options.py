@@ -1,6 +1,7 @@
 """Every option of transformers is honoured, passed on to transformers, or refused. None is ignored."""
 
 import copy
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -12,7 +13,12 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.bounds import Number
-from vaswani_transformer.model.generation_vaswani import MOST_ALPHA, VaswaniGenerationConfig, VaswaniGreedyOutput
+from vaswani_transformer.model.generation_vaswani import (
+    MOST_ALPHA,
+    SearchOptions,
+    VaswaniGenerationConfig,
+    VaswaniGreedyOutput,
+)
 from vaswani_transformer.training.recipes import BOUNDS
 
 PAD, END = 1, 2
@@ -44,7 +50,7 @@ BY_THE_SEARCH = {
     "decoder_start_token_id",
     "forced_eos_token_id",
 }
-# Fields that make processors of transformers, which the search calls, with an example for each.
+# Fields from which transformers builds logits processors, with an example for each. The search calls them.
 BY_PROCESSORS = {
     "min_length": {"min_length": 3, "min_new_tokens": None},  # min_new_tokens would override min_length
     "min_new_tokens": {"min_new_tokens": 5},
@@ -72,7 +78,7 @@ BY_SAMPLING = {
     "epsilon_cutoff",
     "eta_cutoff",
 }
-# Beam search is never compiled, as in transformers.
+# The fields that are not refused. The last one, a version, does not concern the search.
 HONOURED = {*BY_THE_SEARCH, *BY_PROCESSORS, *BY_SAMPLING, "compile_config", "disable_compile", "transformers_version"}
 
 
@@ -86,8 +92,8 @@ def model(build_tiny_model):
 
 def test_every_option_is_honoured_or_refused(model):
     others = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - HONOURED
-    elsewhere = {"is_assistant", "prompt_lookup_num_tokens", "continuous_batching_config", "watermarking_config"}
-    for name in others - elsewhere:
+    exceptions = {"is_assistant", "prompt_lookup_num_tokens", "continuous_batching_config", "watermarking_config"}
+    for name in others - exceptions:
         config = GenerationConfig()
         setattr(config, name, 0.5)
         with pytest.raises(ValueError, match=rf"^this model's search does not support {name}=0.5"):
@@ -111,11 +117,11 @@ def test_a_processor_acts_as_in_transformers(model, options):
     assert expected.sequences.shape[1] < 31
     assert torch.equal(actual.sequences, expected.sequences)
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
-    bare = model.generate(SOURCE, **common)
-    assert not torch.allclose(actual.sequences_scores, bare.sequences_scores, rtol=0, atol=1e-3)
-    # Finished sentences leave the batch if scores are not recorded. This must not change the result.
-    brief = model.generate(SOURCE, **common | options | {"return_dict_in_generate": False})
-    assert torch.equal(brief, actual.sequences)
+    without_options = model.generate(SOURCE, **common)
+    assert not torch.allclose(actual.sequences_scores, without_options.sequences_scores, rtol=0, atol=1e-3)
+    # An engine decodes if no cache is returned. This must not change the result.
+    tokens = model.generate(SOURCE, **common | options | {"return_dict_in_generate": False})
+    assert torch.equal(tokens, actual.sequences)
 
 
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
@@ -141,12 +147,12 @@ def test_the_power_penalty_finds_the_translations_of_transformers(model, limit, 
     [
         ({"generation_config": GenerationConfig(coverage_penalty=0.2)}, "does not support coverage_penalty=0.2"),
         ({"cache_implementation": "quantized"}, "does not support the quantized cache"),
-        ({"num_beams": 0}, "num_beams must be at least 1, which is greedy search; got 0"),
-        ({"num_beams": False}, "num_beams must be at least 1, which is greedy search; got False"),
+        ({"num_beams": 0}, "num_beams must be an integer >= 1 .*, got 0"),
+        ({"num_beams": False}, "num_beams must be an integer >= 1 .*, got False"),
         ({"length_penalty_type": "sum"}, r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"),
         ({"length_penalty_type": "sum", "num_beams": 1}, "length_penalty_type must be one of"),
         ({"streamer": BaseStreamer()}, "a streamer and an assistant follow one hypothesis: pass num_beams=1"),
-        ({}, "a streamer and an assistant follow one hypothesis"),
+        ({}, "a streamer and an assistant follow one hypothesis"),  # stands for an assistant_model, see below
         ({"tokens": 3}, "not used by the model"),
         (
             {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2], ngram_len=3)},
@@ -201,7 +207,7 @@ def test_each_sentence_may_have_a_different_start_token(model, num_beams):
         assert set(row[len(alone) :]) <= {PAD}
 
 
-def test_our_options_work_with_a_generation_config_that_lacks_them(model):
+def test_our_options_work_beside_a_generation_config_of_transformers(model):
     expected = model.generate(SOURCE, length_penalty_type="power", max_length_offset=3)
     before = model.generation_config
     model.generation_config = GenerationConfig(num_beams=4, early_stopping="never")
@@ -375,3 +381,9 @@ def test_options_without_effect_give_no_warning(build_tiny_model, tmp_path, monk
     model.save_pretrained(tmp_path)
     VaswaniForConditionalGeneration.from_pretrained(tmp_path).generate(source)
     warn.assert_not_called()
+
+
+def test_steps_record_only_what_is_returned():
+    options = SearchOptions(eos_token_id=END, pad_token_id=PAD, decoder_start_token_id=0, output_scores=True)
+    assert options.start_records() == {}
+    assert replace(options, return_dict_in_generate=True).start_records() == {"scores": ()}

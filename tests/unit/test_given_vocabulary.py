@@ -1,3 +1,5 @@
+"""Given vocabularies: models of SentencePiece and files `tokenizer.json`."""
+
 import pytest
 import sentencepiece
 from tokenizers import Tokenizer, models
@@ -41,7 +43,7 @@ def test_a_tokenizer_json_keeps_its_pieces(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"model_type": "char"}, {"vocab_size": 290, "byte_fallback": True}])
-def test_other_kinds_of_sentencepiece_are_refused_by_their_names(tmp_path, options):
+def test_the_error_about_another_kind_of_sentencepiece_model_names_the_kind(tmp_path, options):
     (tmp_path / "text").write_text("\n".join(TEXTS), encoding="utf-8")
     files = {"input": str(tmp_path / "text"), "model_prefix": str(tmp_path / "m"), "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(**files, **options)
@@ -59,7 +61,7 @@ def test_other_kinds_of_sentencepiece_are_refused_by_their_names(tmp_path, optio
         (b"", "is neither a tokenizer.json nor a model of SentencePiece"),
     ],
 )
-def test_other_files_are_no_vocabularies(tmp_path, content, message):
+def test_a_file_that_is_no_vocabulary_is_refused(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_vocabulary(tmp_path / "file")

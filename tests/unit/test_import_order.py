@@ -9,7 +9,7 @@ import pytest
 import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
-# Floors of folders and files of the package, from the ground up. Parts on one floor do not import each other.
+# The folders and files of the package by floors, from the ground up. Those on one floor do not import each other.
 FLOORS = [
     {"model", "devices"},
     {"engine", "kernels", "memory", "files", "bounds"},
@@ -55,11 +55,11 @@ IMPORTS = {module: find_imports(module) for module in FILES}
 def test_every_file_imports_only_from_lower_floors_or_its_folder(module):
     folder, _, name = module.partition(".")
     for imported in IMPORTS[module]:
-        other = imported.partition(".")[0]
-        if name and other == folder:
+        imported_folder = imported.partition(".")[0]
+        if name and imported_folder == folder:
             is_allowed = folder != "commands" or name == "__init__" or imported in SHARED_BY_COMMANDS
         else:
-            is_allowed = FLOOR_OF[other] < FLOOR_OF[folder] and folder != "model"
+            is_allowed = FLOOR_OF[imported_folder] < FLOOR_OF[folder] and folder != "model"
         assert is_allowed, f"{module} imports {imported}, which is not below it"
 
 

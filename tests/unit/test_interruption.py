@@ -30,7 +30,7 @@ def wait(connection, prepare):
 
 
 def start_waiting(prepare):
-    """Start a process that calls `prepare` and waits, and return the process once it is ready."""
+    """Return a new process that has called `prepare` and now waits."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=wait, args=(theirs, prepare), daemon=True)
     process.start()
@@ -40,12 +40,12 @@ def start_waiting(prepare):
 
 @pytest.mark.parametrize("prepare", [StopRequest().__enter__, lambda: ignore_first_sigterm(0)], ids=["main", "worker"])
 def test_a_process_survives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
-    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)
+    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)  # every signal is a request of its own
     process = start_waiting(prepare)
     process.terminate()
     process.join(0.2)
     assert process.is_alive()
-    for _ in range(600):  # the system merges signals that arrive before the process runs again, so send several
+    for _ in range(600):  # The system merges signals until the process runs again, so one may be lost.
         process.terminate()
         process.join(0.1)
         if process.exitcode is not None:
@@ -61,7 +61,7 @@ def test_a_worker_leaves_the_process_group():
 
 @pytest.fixture(autouse=True)
 def default_handler():
-    """Give SIGTERM its default handler, which the processes inherit that the tests fork."""
+    """Give SIGTERM its default handler. Processes that a test forks inherit it."""
     previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, previous)

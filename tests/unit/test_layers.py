@@ -27,7 +27,7 @@ CAUSAL = SimpleNamespace(is_causal=True, training=False)
 
 
 def randomise(module: nn.Module) -> nn.Module:
-    """Randomise all weights, because zeros and ones of the initialisation could hide a mistake."""
+    """Randomise all weights: biases of zero and norms of one, as initialised, could hide a mistake."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -48,12 +48,12 @@ def test_attention_agrees_with_equation_1_computed_by_hand():
     q = torch.tensor([[[[2.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 5.0], [0.0, -3.0]]]])
     v = torch.tensor([[[[10.0, 0.0, 1.0], [20.0, 4.0, 1.0]]]])
-    training = SimpleNamespace(is_causal=False, training=True)  # training alone does not enable dropout
+    training = SimpleNamespace(is_causal=False, training=True)  # without a dropout rate, training drops nothing
     context, weights = eager_attention(training, q, k, v, None, scaling=2**-0.5)
     # The scaled scores are 2 / sqrt(2) and 0.
-    first = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
-    torch.testing.assert_close(weights, torch.tensor([[[[first, 1 - first]]]]))
-    expected = [10 * first + 20 * (1 - first), 4 * (1 - first), 1.0]
+    first_weight = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
+    torch.testing.assert_close(weights, torch.tensor([[[[first_weight, 1 - first_weight]]]]))
+    expected = [10 * first_weight + 20 * (1 - first_weight), 4 * (1 - first_weight), 1.0]
     torch.testing.assert_close(context, torch.tensor([[[expected]]]))
 
 
@@ -86,12 +86,12 @@ def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(
     with torch.no_grad():
         for parameter, value in zip(feed_forward.parameters(), (0.0, 1.0, 1.0, 0.0), strict=True):
             parameter.fill_(value)
-    # All 19 inner activations are 1, and each output is their sum.
+    # All 19 inner activations are 1. Each output is the sum of those that dropout keeps.
     assert (feed_forward.eval()(x) == 19).all()
-    kept = feed_forward.train()(x) * 0.75
-    torch.testing.assert_close(kept, kept.round())
-    assert kept.mean().item() == pytest.approx(0.75 * 19, abs=0.2)
-    assert kept.std().item() == pytest.approx((19 * 0.75 * 0.25) ** 0.5, rel=0.1)
+    num_kept = feed_forward.train()(x) * 0.75
+    torch.testing.assert_close(num_kept, num_kept.round())
+    assert num_kept.mean().item() == pytest.approx(0.75 * 19, abs=0.2)
+    assert num_kept.std().item() == pytest.approx((19 * 0.75 * 0.25) ** 0.5, rel=0.1)
 
 
 def test_the_context_of_a_query_without_visible_keys_is_zero(attention):
@@ -159,6 +159,7 @@ def test_the_source_is_projected_only_once_while_decoding(attention):
     x, source = torch.randn(2, 1, 12), torch.randn(2, 5, 12)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     expected, _ = attention(x, source, past_key_values=cache)
+    # A second projection of the source would give NaN.
     again, _ = attention(x, torch.full_like(source, float("nan")), past_key_values=cache)
     torch.testing.assert_close(again, expected)
     assert cache.get_seq_length() == 0  # the cache of self-attention stays empty
@@ -174,9 +175,9 @@ def test_feed_forward_agrees_with_equation_2(tiny_config):
     expected = torch.clamp(x.double() @ w_1.T + b_1, min=0) @ w_2.T + b_2
     torch.testing.assert_close(module(x), expected.float())
     tiny_config.activation_function = "gelu"
-    other = FeedForward(tiny_config)
-    other.load_state_dict(module.state_dict())
-    torch.testing.assert_close(other.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
+    gelu_module = FeedForward(tiny_config)
+    gelu_module.load_state_dict(module.state_dict())
+    torch.testing.assert_close(gelu_module.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
 
 
 def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
@@ -184,7 +185,7 @@ def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
     torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
 
-# For each layout, angle number i (from 0 to 11) at position pos.
+# For each layout with d_model = 24: angle i (0 to 11) at position pos.
 SINUSOIDS = {
     "interleaved": lambda pos, i: pos / 10000 ** (2 * i / 24),
     "concatenated": lambda pos, i: pos / 10000 ** (2 * i / 24),
@@ -201,19 +202,19 @@ def test_sinusoids_agree_with_the_formula_of_their_layout(position, layout):
         expected = [expected[half * 12 + i] for i in range(12) for half in range(2)]
     actual = sinusoids(torch.tensor([position]), d_model=24, layout=layout)
     assert actual.dtype == torch.float32
-    # The tolerance is half a unit in the last place of a float32, also at large positions.
+    # 6e-8 is half a unit in the last place of 1.0 in float32. Large positions must be as exact as small ones.
     assert actual[0].tolist() == pytest.approx(expected, abs=6e-8, rel=0)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("decoded", [0, 3, 5])
-def test_padding_is_not_counted_as_a_position(tiny_config, kind, decoded):
+@pytest.mark.parametrize("start", [0, 3, 5])
+def test_padding_is_not_counted_as_a_position(tiny_config, kind, start):
     tiny_config.position_embedding_type = kind
     positions = PositionEncoding(tiny_config)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    encoded = positions(6 - decoded, start=decoded, mask=mask, device=mask.device)
+    encoded = positions(6 - start, start=start, mask=mask, device=mask.device)
     table = positions(6, mask=None, device=mask.device)[0]
-    expected = table[torch.tensor([[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 3, 3]])[:, decoded:]]
+    expected = table[torch.tensor([[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 3, 3]])[:, start:]]
     assert torch.equal(encoded, expected)
 
 
@@ -230,7 +231,7 @@ def test_a_sequence_longer_than_the_learned_table_is_refused(length, start, mask
 
 
 def layer_norm(x: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
-    """Return the layer norm of x, computed independently of PyTorch with the weights of `norm`."""
+    """Return the layer norm of x with the weights of `norm`, computed from the formula."""
     deviation = x - x.mean(-1, keepdim=True)
     return norm.weight * deviation / (deviation.square().mean(-1, keepdim=True) + 1e-6).sqrt() + norm.bias
 

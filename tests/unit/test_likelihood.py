@@ -1,4 +1,4 @@
-"""Scores of given translations: their tokens, in batches, and of files."""
+"""Scores of given translations, as token ids, as text and in files."""
 
 import pytest
 import torch
@@ -35,11 +35,11 @@ def test_score_agrees_with_the_scores_of_a_search(model, count, options):
 
 
 def test_the_length_penalty_comes_from_the_generation_config(model, build_tiny_model):
-    other = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
-    other.load_state_dict(model.state_dict())
+    configured = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
+    configured.load_state_dict(model.state_dict())
     changes = {"length_penalty": 0.2, "length_penalty_type": "power"}
-    other.generation_config.update(**changes)
-    torch.testing.assert_close(score(other, SOURCE, LABELS).scores, score(model, SOURCE, LABELS, **changes).scores)
+    configured.generation_config.update(**changes)
+    torch.testing.assert_close(score(configured, SOURCE, LABELS).scores, score(model, SOURCE, LABELS, **changes).scores)
 
 
 @torch.no_grad()
@@ -56,7 +56,7 @@ def test_log_probs_agree_with_teacher_forcing(model):
         assert found.log_probs[i].item() == pytest.approx(expected.sum().item(), abs=1e-5)
 
 
-def test_tokens_behind_the_end_are_ignored(model):
+def test_padding_after_the_end_is_ignored(model):
     padded = LABELS.masked_fill(LABELS == -100, PAD)
     expected = score(model, SOURCE, LABELS)
     actual = score(model, SOURCE, padded)
@@ -65,19 +65,19 @@ def test_tokens_behind_the_end_are_ignored(model):
     assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # no </s> is required
 
 
-def test_slicing_does_not_change_the_log_probs(model, monkeypatch):
+def test_computing_logits_in_slices_does_not_change_the_log_probs(model, monkeypatch):
     expected = score(model, SOURCE, LABELS)
     monkeypatch.setattr(likelihood, "find_slice_length", lambda *_: 3)
     torch.testing.assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
-def test_scores_are_at_least_in_float32(build_tiny_model, dtype, expected):
+def test_scores_have_at_least_the_precision_of_float32(build_tiny_model, dtype, expected):
     found = score(build_tiny_model(dtype=dtype), SOURCE, LABELS)
     assert found.log_probs.dtype == found.scores.dtype == expected
 
 
-def test_a_row_without_tokens_is_refused(model):
+def test_a_translation_without_tokens_is_refused(model):
     with pytest.raises(ValueError, match="got a row of padding alone"):
         score(model, SOURCE[:2], torch.tensor([[5, 2], [-100, -100]]))
 
@@ -95,7 +95,7 @@ def translator(build_tiny_model):
 
 
 def expected_of(translator) -> list[tuple[float, int, float]]:
-    """Return log-probability, length and score of each pair of TEXT, scored one by one."""
+    """Return log-probability, length and score of each pair of TEXT. Each pair is scored alone."""
     model, tokenizer = translator
     results = []
     for source, target in TEXT:
@@ -106,7 +106,7 @@ def expected_of(translator) -> list[tuple[float, int, float]]:
 
 
 @pytest.mark.parametrize(("tokens_per_batch", "window"), [(8_192, 4_096), (8_192, 3), (1, 4_096)])
-def test_pairs_are_rated_in_order_for_any_batch_size(translator, monkeypatch, tokens_per_batch, window):
+def test_pairs_are_scored_in_order_for_any_batch_size(translator, monkeypatch, tokens_per_batch, window):
     monkeypatch.setattr(likelihood, "PAIRS_PER_WINDOW", window)
     actual = list(score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch))
     for found, expected in zip(actual, expected_of(translator), strict=True):
@@ -119,7 +119,7 @@ def test_a_tokenizer_that_pads_on_the_left_changes_no_score(translator, monkeypa
         assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_files_are_rated_on_the_command_line(translator, tmp_path, capsys):
+def test_files_are_scored_on_the_command_line(translator, tmp_path, capsys):
     for part in translator:
         part.save_pretrained(tmp_path / "model")
     for name, column in (("a.en", 0), ("a.de", 1)):
@@ -129,5 +129,5 @@ def test_files_are_rated_on_the_command_line(translator, tmp_path, capsys):
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     expected = expected_of(translator)
     assert [int(length) for _, length, _ in rows] == [length for _, length, _ in expected]
-    for row, found in zip(rows, expected, strict=True):
-        assert [float(row[0]), float(row[2])] == pytest.approx([found[0], found[2]], abs=1e-4)
+    for row, wanted in zip(rows, expected, strict=True):
+        assert [float(row[0]), float(row[2])] == pytest.approx([wanted[0], wanted[2]], abs=1e-4)

@@ -34,7 +34,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
     assert (weight.grad == 0).all()
 
 
-def test_the_compiled_loss_is_equal_and_the_likelihood_has_no_gradient(sample, monkeypatch):
+def test_compilation_does_not_change_the_loss_and_the_likelihood_has_no_gradient(sample, monkeypatch):
     *tensors, labels = sample
     tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
     results = []
@@ -57,14 +57,14 @@ def test_the_loss_in_half_precision_accumulates_in_float32(sample, dtype):
     assert all(g.dtype == dtype for g in torch.autograd.grad(loss, halves))
 
 
-def test_ignored_rows_may_be_masked_instead_of_selected(sample):
-    # On a GPU ignored rows are masked, because selecting rows would wait for the device.
+def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(sample):
+    # On a GPU ignored tokens are masked. To leave them out, the CPU would have to wait for the GPU.
     hidden, weight, bias, labels = sample
-    selected = sum_loss_by_slices(hidden, weight, bias, labels, label_smoothing=0.1)
+    left_out = sum_loss_by_slices(hidden, weight, bias, labels, label_smoothing=0.1)
     masked = cross_entropy._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
-    expected = torch.autograd.grad(selected[0], (hidden, weight, bias))
+    expected = torch.autograd.grad(left_out[0], (hidden, weight, bias))
     found = torch.autograd.grad(masked[0], (hidden, weight, bias))
-    torch.testing.assert_close(tuple(masked), tuple(selected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(tuple(masked), tuple(left_out), rtol=0, atol=1e-12)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
@@ -80,7 +80,9 @@ def test_ignored_rows_may_be_masked_instead_of_selected(sample):
         ("meta", 8, 2**30, torch.float32, 1),
     ],
 )
-def test_a_slice_has_d_model_tokens_within_limits(device, d_model, vocab_size, dtype, expected):
+def test_the_length_of_a_slice_depends_on_device_dtype_d_model_and_vocabulary(
+    device, d_model, vocab_size, dtype, expected
+):
     hidden_states = torch.empty(3, d_model, dtype=dtype, device=device)
     assert cross_entropy.find_slice_length(hidden_states, vocab_size) == expected
 
@@ -96,12 +98,12 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(sample,
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     found_gradients = torch.autograd.grad(found[0], tensors)
     expected_gradients = torch.autograd.grad(expected[0], tensors)
-    for ours, theirs in zip(found_gradients, expected_gradients, strict=True):
-        assert ours.dtype == dtype
-        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    for found, expected in zip(found_gradients, expected_gradients, strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_a_large_scale_of_the_loss_does_not_overflow_half_precision(sample):
+def test_a_large_loss_scale_does_not_overflow_gradients_in_half_precision(sample):
     hidden, weight, _, labels = sample
     hidden = hidden.detach().half().requires_grad_()
     loss, _ = sum_loss_by_slices(hidden, weight.detach().half() / 1000, None, labels, label_smoothing=0.1)

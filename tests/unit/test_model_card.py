@@ -50,7 +50,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def score(run, tmp_path):
-    """Return a file with scores of the model of the run."""
+    """Return the path of a file with the scores of the run's model."""
     path = tmp_path / "test.json"
     path.write_text(json.dumps(FIGURES | {"fingerprint": fingerprint_model(run / "model")}))
     return path
@@ -66,7 +66,7 @@ def test_the_card_holds_the_facts_of_the_run_folder_and_the_scores(run, score):
         "`multi30k_tiny` of `vaswani_transformer`, seed 3; updates: 116 done, 8,000 planned",
         "| `tokens_per_batch` | `8192` |",
         "Devices: two cores; processes: 2; mixed precision: no. ",
-        "1.5 hours of training over all sittings, 3.0 device hours",
+        "1.5 hours of training in total, 3.0 device hours",
         "target tokens, so ",
         "torch 2.13.0+cpu",
         "| Multi30k test_2016_flickr | BLEU | 40.57 | `nrefs:1\\|case:mixed\\|eff:no\\|tok:none\\|",
@@ -88,7 +88,10 @@ def test_the_metadata_lists_the_scores_of_each_test_set(run, score):
     assert (data.language, data.license, data.datasets) == (["en", "de"], "mit", ["me/multi30k"])
     assert (data.library_name, data.pipeline_tag) == ("transformers", "translation")
     assert data.metrics == ["bleu", "chrf", "perplexity"]
-    results = [(it.dataset_type, it.dataset_name, it.metric_type, it.metric_value) for it in data.eval_results]
+    results = [
+        (result.dataset_type, result.dataset_name, result.metric_type, result.metric_value)
+        for result in data.eval_results
+    ]
     values = {"bleu": 40.57, "chrf": 64.1, "perplexity": 5.003}
     assert results == [
         (test_set.lower().replace(" ", "-"), test_set, metric, value)
@@ -103,7 +106,7 @@ def test_the_metadata_lists_the_scores_of_each_test_set(run, score):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scores": [{"name": "chrF", "value": 1, "signature": ""}]}, r"test\.json .*there is no score chrF"),
+        ({"scores": [{"name": "chrF", "value": 1, "signature": ""}]}, r"test\.json .*unknown score chrF"),
         ({"scores": None}, r"test\.json was not written by this version"),
         (
             {"fingerprint": "01 + 02"},
@@ -117,7 +120,7 @@ def test_damaged_scores_and_scores_of_another_model_are_refused(run, score, chan
         build_card(run, evaluations=[read_scores("newstest2014", score)])
 
 
-def test_template_and_languages_depend_on_the_task(run):
+def test_the_task_decides_the_template_and_the_languages_of_the_card(run):
     path = run / "model" / "config.json"
     path.write_text(path.read_text().replace("en_to_de", "en-US_to_zh_CN"))
     card = build_card(run)
@@ -150,7 +153,7 @@ def test_the_card_says_which_facts_are_unknown(run):
     assert (data.license, data.eval_results) == ("unknown", None)
 
 
-def test_hostile_fields_add_no_html_links_or_rows_to_the_card(run, score):
+def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(run, score):
     description = json.loads((run / "recipe.json").read_text())
     text = dict.fromkeys(("mixed_precision", "device", "init_from", "init_fingerprint"), HOSTILE)
     recipe = description["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
@@ -175,7 +178,7 @@ def test_the_card_names_the_recipe_and_the_initial_weights(run, init_from, name)
     description["recipe"]["warmup_updates"] = 7
     (run / "recipe.json").write_text(json.dumps(description | {"init_from": init_from, "init_fingerprint": 5}))
     card = build_card(run)
-    assert f"It began with the weights of `{name}`, fingerprint `5`.\n" in card
+    assert f"Training began with the weights of `{name}`, fingerprint `5`.\n" in card
     assert "No named recipe of `vaswani_transformer`, seed 3" in card
 
 
@@ -206,7 +209,7 @@ def test_the_command_replaces_an_existing_card_only_if_named_as_output(run, scor
     for fact in ("# my_run\n", "| 40.57 |", "Licence of the weights: mit."):
         assert fact in card
     assert cli.main(command) == 1
-    assert "README.md exists and may have been edited: remove it, or name it by --output" in capsys.readouterr().err
+    assert "README.md exists and may have been edited: to replace it, name it by --output" in capsys.readouterr().err
     assert path.read_text() == card
     assert cli.main([*command, "--output", str(run / "recipe.json")]) == 1
     assert "recipe.json is an input of this command and would be replaced" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def count_by_formula(config: VaswaniConfig) -> int:
 # Size
 
 
-def test_table_3_is_complete():
+def test_the_recipes_have_every_row_of_table_3():
     rows = ["base", "A1", "A2", "A3", "A4", "B1", "B2", "C1", "C2", "C3", "C4", "C5", "C6", "C7"]
     assert list(TABLE_3) == [*rows, "D1", "D2", "D3", "D4", "E", "big"]
 
@@ -143,7 +143,7 @@ def test_biases_start_at_zero_and_norms_at_one(fresh):
 # Loss
 
 
-def test_decoder_inputs_are_the_start_token_and_the_labels(build_tiny_model):
+def test_decoder_inputs_are_the_start_token_and_the_shifted_labels(build_tiny_model):
     model = build_tiny_model(decoder_start_token_id=11)
     labels = LABELS.clone()
     shifted = SHIFTED.clone()
@@ -158,7 +158,7 @@ def test_decoder_inputs_are_the_start_token_and_the_labels(build_tiny_model):
 @pytest.mark.parametrize("given", ["labels alone", "with decoder inputs"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("start", [0, 1])
-def test_labels_padded_on_the_left_give_the_same_loss(build_tiny_model, given, training, start):
+def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(build_tiny_model, given, training, start):
     model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
     rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
     labels = torch.tensor([[-100] * (5 - len(row)) + row for row in rows])
@@ -167,9 +167,9 @@ def test_labels_padded_on_the_left_give_the_same_loss(build_tiny_model, given, t
         {} if given == "labels alone" else {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)}
     )
     found = model(SOURCE[:1].expand(3, -1), labels=labels, num_items_in_batch=1, skip_logits=False, **inputs)
-    torch.testing.assert_close(found.loss, sum(one.loss for one in alone))
-    for logits, one, row in zip(found.logits, alone, rows, strict=True):
-        torch.testing.assert_close(logits[-len(row) :], one.logits[0])
+    torch.testing.assert_close(found.loss, sum(output.loss for output in alone))
+    for logits, output, row in zip(found.logits, alone, rows, strict=True):
+        torch.testing.assert_close(logits[-len(row) :], output.logits[0])
     without_logits = model(SOURCE[:1].expand(3, -1), labels=labels, num_items_in_batch=1, skip_logits=True, **inputs)
     torch.testing.assert_close(without_logits.loss, found.loss)
 
@@ -194,7 +194,7 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
     assert evaluated.nll_loss is None
 
 
-def test_losses_and_gradients_of_parts_add_up_to_the_whole(build_tiny_model):
+def test_losses_and_gradients_of_the_parts_of_a_batch_add_up_to_those_of_the_batch(build_tiny_model):
     model = build_tiny_model(dropout=0, dtype=torch.float64).train()
     whole = model(input_ids=SOURCE, labels=LABELS)
     expected = torch.autograd.grad(whole.loss, list(model.parameters()))
@@ -239,8 +239,8 @@ def test_a_decoder_without_an_encoded_source_is_a_language_model(tiny_model):
 
 
 def test_an_update_never_waits_for_the_device(tiny_config):
-    # Tensors on the meta device have no values. Code that reads a value fails here. On a device, the host would have to
-    # wait for the value.
+    # Tensors on the meta device have no values, so code that reads a value fails here. On a GPU it would make the CPU
+    # wait.
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(tiny_config).train()
         source, labels = torch.ones(2, 3, 5, dtype=torch.long)
@@ -284,15 +284,15 @@ def test_giving_both_tokens_and_embeddings_or_neither_is_refused(tiny_model):
 
 @pytest.mark.parametrize("kept", [1, 2, torch.tensor([0, 3])])
 def test_logits_to_keep_selects_positions_and_does_not_change_the_loss(tiny_model, kept):
-    every = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
-    some = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, logits_to_keep=kept).logits
-    expected = every[:, -kept:] if isinstance(kept, int) else every[:, kept]
-    torch.testing.assert_close(some, expected)
+    all_logits = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
+    kept_logits = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, logits_to_keep=kept).logits
+    expected = all_logits[:, -kept:] if isinstance(kept, int) else all_logits[:, kept]
+    torch.testing.assert_close(kept_logits, expected)
     losses = [tiny_model(input_ids=SOURCE, labels=LABELS, logits_to_keep=which).loss for which in (0, kept)]
-    torch.testing.assert_close(*losses)  # the loss is over all positions
+    torch.testing.assert_close(*losses)  # the loss counts all positions
 
 
-def test_attention_weights_equal_the_weights_of_eager_attention(build_tiny_model):
+def test_attention_weights_of_an_sdpa_model_equal_the_weights_of_eager_attention(build_tiny_model):
     sdpa = build_tiny_model(noise=0.3)
     eager = build_tiny_model(noise=0.3, attention="eager")
     inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
@@ -324,7 +324,7 @@ def test_dropout_acts_on_the_sums_of_embeddings_and_positions(build_tiny_model):
 
 
 @pytest.mark.parametrize("selected", [[-1], [0, -2], [1, 3]], ids=str)
-def test_hidden_states_may_be_recorded_in_stacks_of_any_depth(build_tiny_model, selected):
+def test_hidden_states_of_selected_layers_are_recorded_in_stacks_of_any_depth(build_tiny_model, selected):
     for layers in ((2, 4), (4, 2)):
         model = build_tiny_model(encoder_layers=layers[0], decoder_layers=layers[1])
         inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
@@ -341,7 +341,7 @@ def test_hidden_states_may_be_recorded_in_stacks_of_any_depth(build_tiny_model, 
 @pytest.mark.parametrize("source", [SOURCE, torch.full((2, 6), 1)], ids=["words", "padding only"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_logits_in_half_precision_are_finite_and_close(build_tiny_model, implementation, dtype, source):
+def test_logits_in_half_precision_are_finite_and_close_to_float32(build_tiny_model, implementation, dtype, source):
     inputs = {"input_ids": source, "decoder_input_ids": SHIFTED}
     expected = build_tiny_model(attention=implementation)(**inputs).logits
     actual = build_tiny_model(attention=implementation, dtype=dtype)(**inputs).logits
@@ -365,13 +365,13 @@ def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
         torch.manual_seed(1)
         model(input_ids=SOURCE, labels=LABELS).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    assert len(calls) == 2 + 2 * 2  # two layers once without checkpointing, and twice with it
+    assert len(calls) == 2 + 2 * 2  # two layers: each runs once without checkpointing, and twice with it
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_compiles_without_graph_breaks(build_tiny_model, training):
-    # Dropout at this rate is part of the graph, but practically never drops, so that the numbers stay comparable.
+    # At this rate dropout is part of the graph but practically never drops a value, so the losses can be compared.
     model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     expected, actual = (m(input_ids=SOURCE, labels=LABELS) for m in (model, compiled))

@@ -5,41 +5,41 @@ import sacremoses
 
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
-# Functions that make translations of newstest2014 from a list of its references.
+# Each function makes imperfect translations from a list of references of newstest2014.
 SYSTEMS = {
     "every third word is missing": lambda lines: [" ".join(_without_thirds(line.split(" "))) for line in lines],
     "neighbours change places": lambda lines: [" ".join(_swapped(line.split(" "))) for line in lines],
     "compounds in two words": lambda lines: [line.replace("-", " ") for line in lines],
-    "all is joined by hyphens": lambda lines: [line.replace(" und ", "-und-") for line in lines],
+    "hyphens around und": lambda lines: [line.replace(" und ", "-und-") for line in lines],
     "lower case": lambda lines: [line.lower() for line in lines],
     "quotation marks curled": lambda lines: [line.replace('"', "\u201c").replace("'", "\u2019") for line in lines],
     "cut in the middle": lambda lines: [line[: len(line) // 2] for line in lines],
-    "every other line belongs to its neighbour": lambda lines: [
+    "every other line repeats the line before": lambda lines: [
         lines[i - 1] if i % 2 else line for i, line in enumerate(lines)
     ],
 }
-# Scores of every ninth line that the scripts of Moses print, first without and then with splitting of compounds. Both
-# sides went through replace-unicode-punctuation.perl, tokenizer.perl (December 2016) and the substitution of hyphens.
-# multi-bleu.perl computed the scores.
+# BLEU of every ninth line, first without and then with splitting of compounds, as multi-bleu.perl of Moses printed it.
+# Translations and references went through replace-unicode-punctuation.perl and tokenizer.perl (December 2016), and for
+# the second number also through the substitution of hyphens.
 MOSES_SCORES = {
     "every third word is missing": [11.54, 14.78],
     "neighbours change places": [4.34, 7.77],
     "compounds in two words": [95.73, 96.65],
-    "all is joined by hyphens": [90.95, 91.47],
+    "hyphens around und": [90.95, 91.47],
     "lower case": [36.29, 35.73],
     "quotation marks curled": [100.0, 100.0],
     "cut in the middle": [34.71, 34.80],
-    "every other line belongs to its neighbour": [51.08, 50.98],
+    "every other line repeats the line before": [51.08, 50.98],
 }
 
 
 def _without_thirds(words):
-    """Return a sentence without every third word."""
+    """Return the words of a sentence without every third one."""
     return [word for i, word in enumerate(words) if i % 3 != 2]
 
 
 def _swapped(words):
-    """Return a sentence in which neighbours have changed places."""
+    """Return the words of a sentence with the two words of each pair exchanged."""
     return [words[i ^ 1] if i ^ 1 < len(words) else words[i] for i in range(len(words))]
 
 
@@ -52,7 +52,9 @@ def references(data_folder):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_scores_agree_with_the_scripts_of_moses(references, name):
     hypotheses = SYSTEMS[name](references)
-    scores = [PaperBLEU(split_compounds=it).corpus_score(hypotheses, [references]).score for it in (False, True)]
+    scores = [
+        PaperBLEU(split_compounds=splits).corpus_score(hypotheses, [references]).score for splits in (False, True)
+    ]
     assert scores == pytest.approx(MOSES_SCORES[name], abs=0.01)
 
 
@@ -68,7 +70,7 @@ def test_scores_agree_with_the_scripts_of_moses(references, name):
         ("fr", "L'homme d'eau.", "L&apos; homme d&apos; eau ."),
     ],
 )
-def test_punctuation_is_split_off_as_ascii_by_rules_of_the_language(language, sentence, tokens):
+def test_punctuation_becomes_ascii_and_is_split_off_by_the_rules_of_the_language(language, sentence, tokens):
     assert tokenize(sentence, language=language) == tokens
 
 
@@ -76,7 +78,7 @@ def test_compounds_are_split_at_hyphens_inside_words():
     assert split_compounds("rich-text -format - Aix-en-Provence") == (
         "rich ##AT##-##AT## text -format - Aix ##AT##-##AT## en ##AT##-##AT## Provence"
     )
-    # As in the script, b belongs to the first match and cannot begin a second one.
+    # As in the authors' script, b is part of the first match a-b, so b-c cannot match.
     assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"
 
 

@@ -132,7 +132,7 @@ def test_every_word_is_used(drawn):
     assert not [verb.english for verb in VERBS if used.isdisjoint((verb.english.split()[0], verb.third_person))]
 
 
-def test_about_five_percent_of_the_sentences_are_held_out_for_each_purpose(drawn):
+def test_about_five_percent_of_the_sentences_are_held_out_for_dev_and_five_for_test(drawn):
     shares = Counter(split_of(english) for english, _ in drawn)
     assert 400 < shares["dev"] < 600
     assert 400 < shares["test"] < 600
@@ -140,7 +140,7 @@ def test_about_five_percent_of_the_sentences_are_held_out_for_each_purpose(drawn
 
 @given(st.integers(), st.sampled_from(("train", "dev", "test")))
 @settings(max_examples=10)
-def test_a_split_holds_any_number_of_its_sentences_and_no_others(seed, split):
+def test_any_number_of_pairs_is_drawn_from_the_requested_split_alone(seed, split):
     pairs = list(generate_pairs(split=split, num_pairs=20, seed=seed))
     assert {split_of(english) for english, _ in pairs} == {split}
     assert len(dict(pairs)) == 20
@@ -158,7 +158,7 @@ def test_asking_for_more_pairs_than_exist_is_refused(monkeypatch):
         next(drawn)
 
 
-def test_a_question_for_a_thing_has_a_verb_with_things_as_objects():
+def test_questions_with_what_have_verbs_whose_objects_are_things():
     verbs = {verb.english for verb in drawing._verbs_for("present", "what")}
     assert {"buy", "eat", "see"} <= verbs
     assert not {"be", "sleep", "thank", "marry", "invite", "hate", "meet"} & verbs

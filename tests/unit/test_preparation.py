@@ -1,4 +1,4 @@
-"""Preparation of data: the files of a prepared folder, kept and dropped pairs, and stopped preparations."""
+"""Preparation of data: the files of a prepared folder, kept and dropped pairs, and interrupted preparations."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from vaswani_transformer.data.tokenization import train_tokenizer
 
 LONG = ("a cat", " ".join(map(str, range(150))))
 PAIRS = [("a dog runs", "ein hund läuft"), ("", "leer"), LONG, ("same", "same")] * 3
-# 64 pairs in two corpora; the last 16 repeat pairs of the first corpus.
+# 64 pairs, which CORPORA divides into two corpora. The last 16 pairs repeat pairs of the first corpus.
 CORPUS = [(f"a dog runs {number % 48} times", f"ein hund läuft  {number % 48} mal") for number in range(64)]
 SETTINGS = {"vocab_size": 280, "drop_duplicates": True}
 read_dev = partial(iter, CORPUS[:9])
@@ -29,14 +29,14 @@ CORPORA = [Corpus(lambda: iter(CORPUS[:40]), weight=2), Corpus(lambda: iter(CORP
 
 
 def load(folder: Path) -> list[tuple[list[int], list[int]]]:
-    """Return the token ids of both sides of each pair of a set, in order."""
+    """Return the token ids (source, target) of the pairs of a prepared set, in order."""
     pairs = TokenizedPairs.load(folder, pad_token_id=1)
     batches = (pairs[[row]] for row in range(len(pairs)))
     return [(batch["input_ids"][0].tolist(), batch["labels"][0].tolist()) for batch in batches]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the contents of all files of a folder, by their paths."""
+    """Return the contents of each file in a folder, with its path as the key."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -93,13 +93,13 @@ def test_a_given_tokenizer_encodes_whole_sentences_and_must_add_the_end(tmp_path
         prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path / "b", vocab_size=400, tokenizer=tokenizer)
 
 
-def test_an_epoch_repeats_each_pair_by_the_weight_of_its_corpus(tmp_path):
+def test_an_epoch_holds_each_pair_as_often_as_the_weight_of_its_corpus_says(tmp_path):
     train = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["train"]
     assert (train["read"], train["duplicate"], train["pairs"]) == (64, 16, 48)
     assert read_preparation(tmp_path)["weights"] == [2, 1]
     assert json.loads((tmp_path / "train" / "corpora.json").read_text()) == [[40, 2], [8, 1]]
-    spelt = AutoTokenizer.from_pretrained(tmp_path)([target for _, target in CORPUS[:48]]).input_ids
-    expected = spelt[:40] * 2 + spelt[40:]
+    encoded = AutoTokenizer.from_pretrained(tmp_path)([target for _, target in CORPUS[:48]]).input_ids
+    expected = encoded[:40] * 2 + encoded[40:]
     assert [labels for _, labels in load(tmp_path / "train")] == expected
     found = Counter()
     for update in UpdateStream(TokenizedPairs.load(tmp_path / "train", pad_token_id=1), tokens_per_batch=90, seed=0):
@@ -114,7 +114,7 @@ def test_a_vocabulary_is_learnt_from_a_sample_of_a_large_corpus(tmp_path, monkey
     monkeypatch.setattr(preparation, "VOCABULARY_PAIRS", 30)
     log = []
     prepare(CORPORA, read_dev, tmp_path, vocab_size=300, log=log.append)
-    assert "learning a vocabulary of 300 from 22 of 64 pairs" in log
+    assert "learning a vocabulary of 300 entries from 22 of 64 pairs" in log
     expected = train_tokenizer((side for pair in CORPUS[::3] for side in pair), vocab_size=300)
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == expected.get_vocab()
 
@@ -136,11 +136,11 @@ def test_an_empty_set_is_an_error_and_leaves_no_files(tmp_path, train, dev, mess
 @pytest.mark.parametrize("num_read", [1, 50, 65, 140, 191])
 def test_a_stopped_preparation_leaves_no_files_and_can_be_repeated(tmp_path, never_stopped, num_read):
     # The training text is read three times: to count its pairs, to learn the vocabulary, and to tokenise it.
-    left = iter(range(num_read))
+    allowed = iter(range(num_read))
 
     def read_until_stopped(corpus):
         for pair in corpus.read():
-            if next(left, None) is None:
+            if next(allowed, None) is None:
                 raise KeyboardInterrupt
             yield pair
 
@@ -192,7 +192,7 @@ def test_different_settings_for_the_same_folder_are_refused(tmp_path, change, di
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"train": 3}'])
-def test_a_damaged_summary_is_named(tmp_path, content):
+def test_a_damaged_summary_is_refused(tmp_path, content):
     (tmp_path / "preparation.json").write_text(content)
     with pytest.raises(ValueError, match=r"preparation\.json (is damaged|was not written by this version)"):
         read_preparation(tmp_path)
@@ -212,7 +212,7 @@ def command(tmp_path):
 
 def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tmp_path, capsys):
     assert command("--vocab_size", "280") == 0
-    assert "learning a vocabulary of 280 from 64 of 64 pairs\ntokenising\ntrain: read 64" in capsys.readouterr().out
+    assert "a vocabulary of 280 entries from 64 of 64 pairs\ntokenising\ntrain: read 64" in capsys.readouterr().out
     assert command("--vocab_size", "280") == 0
     assert "data is complete: nothing to do\ntrain: read 64 pairs, dropped none, " in capsys.readouterr().out
     for language in ("en", "de"):
@@ -223,7 +223,7 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
 
 
 @pytest.mark.parametrize(("more", "times"), [(["--vocab_size", "280"], 3), (["--keep_vocabulary", "KEPT"], 2)])
-def test_the_command_reads_a_text_three_times_or_twice_with_a_kept_vocabulary(command, tmp_path, more, times):
+def test_the_command_reads_a_text_three_times_and_with_a_kept_vocabulary_twice(command, tmp_path, more, times):
     command("--vocab_size", "280", output="kept")
     opened = []
     is_watching = True
@@ -259,7 +259,7 @@ def test_the_command_reports_kept_and_dropped_pairs_of_all_corpora(command, tmp_
     sources, targets = zip(*load(tmp_path / "data" / "train"), strict=True)
     num_tokens = [sum(map(len, side)) - 3 * len(side[48]) for side in (sources, targets)]
     tokens = f"{num_tokens[0]:,} source and {num_tokens[1]:,} target tokens"
-    assert f"train: read 70 pairs, dropped 1 empty, 20 duplicate, kept 49 of {tokens}\ndev: read 9" in printed
+    assert f"train: read 70 pairs, dropped 1 empty, 20 duplicate, kept 49 pairs with {tokens}\ndev: read 9" in printed
     assert len(targets) == 52
     target = targets[51]
     assert AutoTokenizer.from_pretrained(tmp_path / "data").decode(target[:-1]) == 'say "no"'
@@ -282,10 +282,10 @@ def test_a_development_set_that_is_part_of_the_training_set_is_refused(command, 
         (("mail a@@b.c", "an a@@b.c"), None),
     ],
 )
-def test_marks_of_sub_words_in_most_lines_are_warned_of(tmp_path, pair, remedy):
+def test_marks_of_sub_words_in_most_lines_cause_a_warning_with_a_remedy(tmp_path, pair, remedy):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         prepare([Corpus(lambda: [pair] * 9)], lambda: [pair] * 3 + [("a", "b")], tmp_path / "data", vocab_size=270)
-    told = [str(warning.message) for warning in caught if "a mark of sub-words" in str(warning.message)]
-    assert len(told) == (remedy is not None)
-    assert all(remedy in text for text in told)
+    messages = [str(warning.message) for warning in caught if "a mark of sub-words" in str(warning.message)]
+    assert len(messages) == (remedy is not None)
+    assert all(remedy in text for text in messages)

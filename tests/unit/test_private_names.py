@@ -1,4 +1,4 @@
-"""The search uses private names of transformers. Its docstring lists them all, and transformers still has them."""
+"""generation_vaswani.py lists in its docstring all private names of transformers that it uses. They still exist."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ LISTED = set(re.findall(r"`(_\w+)`", generation_vaswani.__doc__))
 
 
 def is_set_on_self(node):
-    """Return True if an attribute is the target of an assignment to `self`."""
+    """Return True if the node is an assigned attribute of `self`, as in `self.name = value`."""
     return isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
 
 

@@ -1,4 +1,4 @@
-"""Matrix products of an engine are those of the layers, packed or not."""
+"""The matrix products of an engine agree with the linear layers, with packed weights or without."""
 
 import pytest
 import torch
@@ -29,11 +29,11 @@ def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
     return [nn.Linear(64, size, bias=bias) for size in sizes]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("build", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_products_agree_with_the_layers(kind, bias):
-    products = kind()
+def test_products_agree_with_the_layers(build, bias):
+    products = build()
     layers = build_layers(40, 8, 17, bias=bias)
     dtype = products.dtype
     for shape in ((1, 64), (4, 64), (3, 21, 64)):
@@ -53,8 +53,8 @@ def test_products_agree_with_the_layers(kind, bias):
 
 def test_the_fastest_available_products_are_chosen():
     assert type(build_products("float64", CPU)) is Products
-    packed = PackedProducts if PackedProducts.suit(torch.float32) else Products
-    assert type(build_products(torch.float32, CPU)) is packed
+    fastest = PackedProducts if PackedProducts.suit(torch.float32) else Products
+    assert type(build_products(torch.float32, CPU)) is fastest
     with torch.backends.mkldnn.flags(enabled=False):
         assert type(build_products(torch.float32, CPU)) is Products
     with pytest.raises(

@@ -49,7 +49,7 @@ def test_updates_that_are_skipped_in_a_row_are_counted():
     assert seen == [1, 2, 0, 1, 0]
 
 
-def test_the_speed_excludes_pauses_and_includes_earlier_sittings(monkeypatch):
+def test_the_speed_excludes_pauses_and_includes_the_time_before_a_resumption(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     process = SimpleNamespace(device=torch.device("cpu"), is_main_process=True, reduce=lambda tensor, how: tensor)
@@ -60,7 +60,7 @@ def test_the_speed_excludes_pauses_and_includes_earlier_sittings(monkeypatch):
     before.add(torch.zeros(2), torch.tensor(True), UPDATE)
     assert before.compute_means()["target_tokens_per_second"] == 10 / 4
     state = before.state_dict()
-    clock.now = 9.0  # the clock of the next sitting is unrelated to the first
+    clock.now = 9.0  # the clock of the resumed process has another origin
     after = Tally(process)
     after.load_state_dict(state)
     clock.now += 1.0
@@ -68,7 +68,7 @@ def test_the_speed_excludes_pauses_and_includes_earlier_sittings(monkeypatch):
     assert after.compute_means()["target_tokens_per_second"] == 20 / 5
 
 
-def test_a_run_begins_at_nought():
+def test_a_run_begins_at_update_0():
     assert (Progress().update, Progress().epoch, Progress().seconds) == (0, 0, 0.0)
 
 
@@ -76,12 +76,12 @@ def test_progress_counts_epochs_and_evaluations_and_is_restored():
     done = Progress()
     for is_last_of_epoch in (False, True, False):
         done.count(SimpleNamespace(is_last_of_epoch=is_last_of_epoch))
-    gains = []
+    without_gain = []
     for dev_loss in (3.0, 3.0, 2.0, 2.5):
         done.note_evaluation(dev_loss)
-        gains.append(done.evaluations_without_gain)
+        without_gain.append(done.evaluations_without_gain)
     assert (done.update, done.epoch, done.updates_of_epoch) == (3, 1, 1)
-    assert (done.best_dev_loss, gains) == (2.0, [0, 1, 0, 1])
+    assert (done.best_dev_loss, without_gain) == (2.0, [0, 1, 0, 1])
     restored = Progress()
     restored.load_state_dict(done.state_dict())
     assert restored == done

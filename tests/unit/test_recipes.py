@@ -1,4 +1,4 @@
-"""The recipes of training: their values, and how they are loaded and changed."""
+"""Training recipes: their values, and how they are loaded and changed."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ def test_the_big_recipe_has_the_changes_named_in_the_paper():
     assert (BIG.num_updates, BIG.num_averaged_checkpoints) == (300_000, 20)
     assert load_recipe("big_en_fr").model["dropout"] == 0.1
     assert (load_recipe("big_en_fr").vocab_size, load_recipe("big_en_fr").subword_model) == (32_000, "wordpiece")
-    # Checkpoints are ten minutes apart, because an update took 0.4 s (base) or 1 s (big) on the paper's machine.
+    # Checkpoints are ten minutes apart: on the paper's machine an update took 0.4 s (base) or 1 s (big).
     assert [recipe.checkpoint_interval for recipe in (BASE, BIG)] == [(1_500, "updates"), (600, "updates")]
 
 
@@ -71,7 +71,7 @@ def test_the_rows_of_table_3_train_like_base_or_big_without_averaging():
 
 
 @pytest.mark.parametrize(("recipe", "expected"), [(BASE, 6.99e-4), (MULTI30K_TINY, 5e-3), (IWSLT14_DE_EN, 5e-4)])
-def test_the_peak_learning_rate_of_recipes(recipe, expected):
+def test_recipes_reach_the_expected_peak_learning_rate(recipe, expected):
     d_model = VaswaniConfig(**recipe.model).d_model
     assert recipe.lr_scale * (d_model * recipe.warmup_updates) ** -0.5 == pytest.approx(expected, rel=1e-3)
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_due_after_each_interval_and_at_the_last_update(interval
     assert [state.update for state in states if recipe.is_interval_complete(state)] == due[:-1]
 
 
-def test_a_run_is_finished_after_its_last_update_or_at_the_end_of_its_patience():
+def test_a_run_is_finished_after_its_last_update_or_when_its_patience_ends():
     recipe = replace(BASE, num_updates=10, patience=3)
     assert [recipe.is_finished(Progress(update=number)) for number in (9, 10, 11)] == [False, True, True]
     waited = [Progress(update=5, evaluations_without_gain=number) for number in (2, 3, 4)]
@@ -163,7 +163,7 @@ def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
         ("adam_betas=[0.9]", "adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got (0.9,)."),
         ('adam_betas=["a",2]', "adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got ('a', 2)."),
         ("adam_betas=0.9", "adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got 0.9."),
-        ("model=5", "model is an object of fields; change one as in model.dropout=0.3, got 5."),
+        ("model=5", "model must be an object of fields, got 5. To change one field, give model.dropout=0.3."),
         ("model.dropout=nan", "Validation error for field 'dropout'"),
         ("warmup_updates", "a change is FIELD=VALUE, such as model.dropout=0.3; got 'warmup_updates'."),
     ],

@@ -1,4 +1,4 @@
-"""The folder of a run, which belongs to one run."""
+"""A run folder belongs to one run: it records the settings of this run and refuses other runs."""
 
 import json
 
@@ -57,12 +57,12 @@ def test_a_folder_of_another_run_is_refused(begun, change, message):
     assert read(begun) == before
 
 
-def test_the_end_of_a_run_may_change_but_not_to_before_its_last_update(begun):
+def test_the_end_of_a_run_may_move_but_not_before_the_updates_that_are_done(begun):
     ends = RUN["recipe"] | {"num_updates": 5, "patience": 3}
     assert claim_run(begun, RUN | {"recipe": ends, "num_processes": 9}, print).name == "step-00000005"
     assert read(begun)["recipe"] == ends
     assert read(begun)["num_processes"] == 2
-    with pytest.raises(ValueError, match=r"has done 5 updates, and num_updates is 4\."):
+    with pytest.raises(ValueError, match=r"has done 5 updates, but num_updates is 4: raise it\."):
         claim_run(begun, RUN | {"recipe": ends | {"num_updates": 4}}, print)
 
 
@@ -74,7 +74,7 @@ def test_the_end_of_a_run_may_change_but_not_to_before_its_last_update(begun):
         ('{"recipe": 3}', "begun with other settings: .*recipe was 3, is "),
     ],
 )
-def test_a_file_that_describes_no_run_is_refused(tmp_path, text, message):
+def test_a_recipe_json_that_describes_no_run_is_refused(tmp_path, text, message):
     (tmp_path / "recipe.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         claim_run(tmp_path, RUN, print)

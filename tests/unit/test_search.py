@@ -9,8 +9,8 @@ from vaswani_transformer.engine.search import FastBeamSearch
 from vaswani_transformer.model.search_vaswani import BeamSearch, find_distance, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
-LIMITS = (1, 3, 4)  # the most tokens of a translation, for each of three sentences
-ENOUGH_BEAMS = 4**3  # with so many beams no hypothesis is ever dropped
+LIMITS = (1, 3, 4)  # for each of three sentences, the most tokens of a translation
+ENOUGH_BEAMS = 4**3  # with this many beams no hypothesis is ever dropped
 
 
 def build_table(seed: int) -> dict[tuple, torch.Tensor]:
@@ -27,7 +27,7 @@ def build_table(seed: int) -> dict[tuple, torch.Tensor]:
 class TableSteps:
     """Steps that read logits from a table.
 
-    As a model with a cache, they are given only the last word of each hypothesis, and remember the words before it.
+    Like a model with a cache, they get only the last word of each hypothesis, and remember the words before it.
     """
 
     outputs = None
@@ -35,7 +35,7 @@ class TableSteps:
     def __init__(self, table, num_beams: int):
         self.table, self.num_beams = table, num_beams
         self.prefixes = [[(sentence,)] * num_beams for sentence in range(len(LIMITS))]
-        self.rows = []
+        self.batch_sizes = []
 
     def __call__(self, tokens):
         if tokens.shape[1] > 1:
@@ -45,7 +45,7 @@ class TableSteps:
                 for rows in zip(self.prefixes, words, strict=True)
             ]
         logits = torch.stack([self.table[prefix] for rows in self.prefixes for prefix in rows])
-        self.rows.append(len(tokens))
+        self.batch_sizes.append(len(tokens))
         return logits
 
     def reorder(self, beams, staying):
@@ -54,7 +54,7 @@ class TableSteps:
 
 
 def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
-    """Return the result of `run_search`, its steps, and each value of `all_done` that the search reported."""
+    """Return the best translations, the steps, and each value of `all_done` that `run_search` reported."""
     limits = torch.tensor(LIMITS)
     search = search_class(
         torch.full((num_beams * len(LIMITS), 1), START),
@@ -68,18 +68,18 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
         pad_token_id=PAD,
     )
     steps = TableSteps(table, num_beams)
-    told = []
+    reported = []
 
     def continues(all_done: bool) -> bool:
-        told.append(all_done)
+        reported.append(all_done)
         return not all_done
 
     run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict, continues=continues)
-    return search.best(num_best), steps, told
+    return search.best(num_best), steps, reported
 
 
 def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Return scores and words of the best of all translations of a sentence, the best first."""
+    """Return the best of all possible translations of a sentence as (score, words), best first."""
     found = []
     words = [word for word in range(VOCAB_SIZE) if word != END]
     for length in range(LIMITS[sentence]):
@@ -105,11 +105,11 @@ def test_a_beam_search_keeps_the_best_continuations():
 def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
     table = {prefix: torch.nn.functional.one_hot(torch.tensor(END), VOCAB_SIZE) * 20.0 for prefix in build_table(0)}
     _, steps, _ = translate(table, num_beams=2, num_best=1)
-    assert len(steps.rows) == 1
+    assert len(steps.batch_sizes) == 1
 
 
 def check(found, log_probs_of, *, alpha=0.6, num_best=3):
-    """Fail unless a search found the best of all translations, with their scores."""
+    """Check that a search found the best of all possible translations, with their scores."""
     sequences, scores, _ = found
     for sentence in range(len(LIMITS)):
         expected = list_best(log_probs_of, sentence, alpha=alpha, num_best=num_best)
@@ -134,16 +134,16 @@ def test_a_beam_that_drops_nothing_finds_the_best_of_all_translations(seed, alph
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
 def test_finished_sentences_leave_the_batch_if_allowed(may_evict, search_class):
     table = build_table(0)
-    found, steps, told = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
-    assert told == [False] * len(steps.rows) + [True]
-    assert len(steps.rows) <= max(LIMITS)
-    assert (steps.rows[-1] < steps.rows[0]) == may_evict
+    found, steps, reported = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
+    assert reported == [False] * len(steps.batch_sizes) + [True]
+    assert len(steps.batch_sizes) <= max(LIMITS)
+    assert (steps.batch_sizes[-1] < steps.batch_sizes[0]) == may_evict
     stayed, *_ = translate(table, num_beams=2, num_best=1, may_evict=False)
     assert torch.equal(found[0], stayed[0])
 
 
-def test_words_that_both_sides_exclude_count_for_nothing_in_a_distance():
+def test_words_that_both_logits_exclude_do_not_change_their_distance():
     logits, expected = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.5, 2.0]])
     excluded = torch.full((1, 1), -torch.inf)
-    longer = find_distance(torch.cat([logits, excluded], dim=1), torch.cat([expected, excluded], dim=1))
-    assert longer == pytest.approx(find_distance(logits, expected)) == pytest.approx(0.2)
+    with_excluded = find_distance(torch.cat([logits, excluded], dim=1), torch.cat([expected, excluded], dim=1))
+    assert with_excluded == pytest.approx(find_distance(logits, expected)) == pytest.approx(0.2)

@@ -52,7 +52,7 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run(ANSWER, *NAMES)
 
 
-def test_python_m_imports_torch_only_for_other_programs(tmp_path):
+def test_python_m_vaswani_transformer_imports_no_torch_but_other_programs_get_all_names(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "vaswani_transformer", "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "usage: vaswani" in done.stdout
@@ -97,7 +97,7 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
     [
         (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["average", "--run", "a"], "the following arguments are required: --output"),
-        ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave it out."),
+        ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave --copy_words"),
         ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train, so 1, got 2."),
         (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],

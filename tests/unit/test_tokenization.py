@@ -20,7 +20,7 @@ SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 # Words, all kinds of whitespace, and text that looks like a special token.
 pieces = st.sampled_from(["law", "laws", "'s", "ä", ",", "</s>", "<s>", *" \t\n\u00a0\u2028\x1c", "  "])
 sentences = st.lists(pieces | st.text(st.characters(codec="utf-8"), max_size=5), max_size=12).map("".join)
-each_model = pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
+each_subword_model = pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
 
 
 @pytest.fixture(scope="module", params=SUBWORD_MODELS)
@@ -37,7 +37,7 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
     clean = [tokenizer.backend_tokenizer.normalizer.normalize_str(text).lstrip(" ") for text in texts]
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == clean
     assert tokenizer(clean).input_ids == rows
-    assert all(text == same for text, same in zip(texts, clean, strict=True) if is_normalised(text))
+    assert all(text == cleaned for text, cleaned in zip(texts, clean, strict=True) if is_normalised(text))
     assert [[token for token in row if token < len(SPECIAL)] for row in rows] == [[tokenizer.eos_token_id]] * len(texts)
     assert {row[-1] for row in rows} == {tokenizer.eos_token_id}
     padded = tokenizer(texts, padding=True)
@@ -81,12 +81,14 @@ def test_visible_characters_are_kept(tokenizer, text):
     st.randoms(use_true_random=False),
 )
 def test_invisible_characters_do_not_change_the_ids(tokenizer, words, random):
-    def disturb(word):
+    def insert_invisible(word):
         letters = [letter + random.choice(["", *INVISIBLE, "\x00", "\x07"]) for letter in normalize("NFD", word)]
         return random.choice(["", *INVISIBLE]) + "".join(letters)
 
     spaces = [" ", "  ", "\t", "\u00a0", "\u202f \n", "\r\n", "\u3000"]
-    typed = "".join(random.choice(["", *spaces] if not at else spaces) + disturb(word) for at, word in enumerate(words))
+    typed = "".join(
+        random.choice(spaces if at else ["", *spaces]) + insert_invisible(word) for at, word in enumerate(words)
+    )
     assert tokenizer(typed + random.choice(spaces)).input_ids == tokenizer(" ".join(words)).input_ids
 
 
@@ -121,7 +123,7 @@ def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
         assert build_encoder(each)(texts) == each(texts).input_ids
 
 
-@each_model
+@each_subword_model
 def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(subword_model):
     backend = train_tokenizer(TEXTS, vocab_size=SMALLEST + 8, subword_model=subword_model).backend_tokenizer
     backend.enable_padding()
@@ -130,7 +132,7 @@ def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(subword
     assert not cuts_words_apart(backend)
 
 
-@each_model
+@each_subword_model
 @pytest.mark.parametrize("vocab_size", [SMALLEST, 275, 300])
 def test_the_vocabulary_has_the_requested_size_and_is_reproducible(subword_model, vocab_size):
     # It does not matter whether the texts come as a list or one by one.
@@ -141,14 +143,14 @@ def test_the_vocabulary_has_the_requested_size_and_is_reproducible(subword_model
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
 
 
-@each_model
-def test_too_little_text_gives_a_smaller_vocabulary_in_multiples_of_8(subword_model):
+@each_subword_model
+def test_too_little_text_gives_a_smaller_vocabulary_whose_size_is_a_multiple_of_8(subword_model):
     tokenizer = train_tokenizer(TEXTS, vocab_size=400, subword_model=subword_model)
     assert SMALLEST < len(tokenizer) < 400
     assert len(tokenizer) % 8 == 0
-    same = train_tokenizer(TEXTS, vocab_size=len(tokenizer), subword_model=subword_model)
-    assert tokenizer.get_vocab() == same.get_vocab()
-    assert tokenizer(TEXTS).input_ids == same(TEXTS).input_ids
+    requested = train_tokenizer(TEXTS, vocab_size=len(tokenizer), subword_model=subword_model)
+    assert tokenizer.get_vocab() == requested.get_vocab()
+    assert tokenizer(TEXTS).input_ids == requested(TEXTS).input_ids
     assert len(tokenizer("Gesetz garden").input_ids) == 2 + 1
     assert len(train_tokenizer([], vocab_size=1000, subword_model=subword_model)) == SMALLEST
 
@@ -175,12 +177,12 @@ def test_word_pieces_are_the_longest_possible_and_long_words_are_split():
         ({"vocab_size": SMALLEST - 1}, rf"vocab_size must be at least {SMALLEST} .*got {SMALLEST - 1}"),
     ],
 )
-def test_an_invalid_option_is_refused_with_the_choices(options, message):
+def test_the_error_about_an_invalid_option_names_the_valid_values(options, message):
     with pytest.raises(ValueError, match=message):
         train_tokenizer(TEXTS, **options)
 
 
-@each_model
+@each_subword_model
 def test_train_new_from_iterator_gives_a_tokenizer_of_the_same_kind(subword_model):
     tokenizer = train_tokenizer(TEXTS, vocab_size=320, subword_model=subword_model)
     texts = [" zwei ##Häuser </s>", "two sentences"] * 5

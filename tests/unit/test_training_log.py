@@ -1,4 +1,4 @@
-"""The log of a run, and trackers that draw its numbers."""
+"""The log of a run, and the trackers that get its numbers."""
 
 import pytest
 from accelerate import Accelerator
@@ -77,7 +77,7 @@ def test_a_resumed_run_sends_each_update_to_trackers_once(tmp_path):
     assert curve.is_finished
 
 
-def test_old_files_of_tensorboard_are_removed(tmp_path):
+def test_a_log_with_trackers_removes_old_files_of_tensorboard(tmp_path):
     old = tmp_path / "events.out.tfevents.1.host"
     old.touch()
     write_lines(tmp_path, [1], from_update=0, accelerator=Accelerator(log_with=Curve()))

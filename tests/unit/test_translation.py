@@ -31,7 +31,7 @@ def test_translations_keep_order_and_empty_lines_and_each_is_reported_once(parts
     assert [bool(text) for text in together] == [True, False, True, False, True, True]
 
 
-def test_half_a_surrogate_pair_is_named_before_any_work(parts, monkeypatch):
+def test_half_a_surrogate_pair_is_refused_before_any_work(parts, monkeypatch):
     monkeypatch.setattr(Translator, "translate", None)
     for work in (translate, lambda *parts: list(score_pairs(*parts[:2], [(text, "a") for text in parts[2]]))):
         with pytest.raises(ValueError, match=r"half of a surrogate pair, which is no character: 'a \\ud83d dog'"):
@@ -45,7 +45,7 @@ def test_a_translation_is_one_line(parts, monkeypatch):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 12, 30, 10_000])
-def test_batches_are_sorted_by_length_and_within_their_size(parts, tokens_per_batch, monkeypatch):
+def test_batches_are_sorted_by_length_and_hold_at_most_tokens_per_batch(parts, tokens_per_batch, monkeypatch):
     monkeypatch.setattr(translation, "TEXTS_PER_CALL", 3)
     sentences = [" ".join(["dog"] * (7 * i % 11)) for i in range(40)]
     batches = Translator(*parts, tokens_per_batch=tokens_per_batch).plan(sentences)
@@ -87,10 +87,10 @@ def test_a_translator_returns_the_scores_of_generate(parts, options):
         assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
 
 
-def test_a_translator_records_nothing_that_it_does_not_use(parts):
+def test_a_translator_records_no_outputs_that_it_does_not_use(parts):
     model, tokenizer = copy.deepcopy(parts)
-    wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-    model.generation_config.update(return_dict_in_generate=True, **dict.fromkeys(wanted, True))
+    unused = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    model.generation_config.update(return_dict_in_generate=True, **dict.fromkeys(unused, True))
     found = Translator(model, tokenizer, max_new_tokens=8).search([tokenizer("a dog").input_ids])
     assert set(found) <= {"sequences", "sequences_scores", "beam_indices"}
 
@@ -100,7 +100,7 @@ def test_missing_translations_are_empty_with_a_score_of_minus_infinity(parts):
     empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, **limit)(["", "a dog"])
     nothing = Hypothesis("", -math.inf)
     assert empty == [Hypothesis("", 0.0), nothing, nothing]
-    # The only token must be </s>, so only one translation exists.
+    # The first token must be </s>, so only one translation exists.
     assert short[0].score > -math.inf
     assert short[1:] == [nothing, nothing]
 
@@ -123,7 +123,7 @@ def test_a_score_comes_from_the_probabilities_of_the_whole_ensemble(parts, num_o
     assert (hypothesis.score == pytest.approx(alone, abs=1e-5)) == (not others)
 
 
-def test_an_empty_translation_has_a_score_where_the_end_is_also_the_padding(parts):
+def test_an_empty_translation_has_a_score_even_if_one_token_is_both_end_and_padding(parts):
     model, tokenizer = (copy.deepcopy(part) for part in parts)
     tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
@@ -142,7 +142,7 @@ def test_sentences_longer_than_in_training_are_counted(parts, monkeypatch):
     assert translator.num_over_long == 2
 
 
-def test_numbers_and_scores_are_columns_before_the_text():
+def test_line_numbers_and_scores_are_columns_before_the_text():
     hypotheses = [Hypothesis("ein\tHund", -0.5), Hypothesis("Hund", -math.inf)]
     assert format_lines(hypotheses, 7, is_numbered=False, is_scored=False) == "ein\tHund\nHund\n"
     assert format_lines(hypotheses, 7, is_numbered=False, is_scored=True) == "-0.5000\tein\tHund\n-inf\tHund\n"
@@ -169,7 +169,7 @@ def test_a_warning_counts_sentences_that_are_cut(parts, monkeypatch):
         translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)
 
 
-def test_lines_are_translated_one_by_one_and_empty_translations_are_counted(build_translator):
+def test_the_lines_of_a_text_are_translated_one_by_one_and_empty_translations_counted(build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     translator = Translator(model, tokenizer, with_scores=True, max_new_tokens=4)
     [first], _, [third] = translator(["the dog", "", "runs ."])

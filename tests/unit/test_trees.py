@@ -8,7 +8,7 @@ from vaswani_transformer.parsing.linearisation import linearise, rebuild
 from vaswani_transformer.parsing.trees import Constituent, Leaf, Tree, format_tree, parse_trees, strip
 
 WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
-# Each treebank has a stride, with which about 300 trees are tested.
+# (file, stride): every stride-th line is tested, which gives about 300 trees of each treebank.
 TREEBANKS = [
     ("treebank_craft/dev.mrg", 6),
     ("treebank_craft/train.mrg", 90),
@@ -17,7 +17,7 @@ TREEBANKS = [
 
 
 def comes_back(tree: Tree) -> bool:
-    """Return True if `tree` can be written and read, and its stripped form rebuilt from both linearisations."""
+    """Return True if writing and reading `tree` gives it back, and both linearisations give back its stripped form."""
     is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
     stripped = strip(tree)
     forms = [] if stripped is None else [linearise(stripped, copy_words=copied) for copied in (False, True)]
@@ -59,7 +59,7 @@ def test_a_tree_without_a_root_gets_one(text):
     assert one_tree(format_tree(tree)) == tree
 
 
-def test_a_word_of_several_parts_stays_one_word():
+def test_a_word_with_a_space_stays_one_word():
     assert one_tree("(S (NN Xpd TTD))").words == ["Xpd\u00a0TTD"]
     assert one_tree("(S (NN Xpd\u00a0TTD))").words == ["Xpd\u00a0TTD"]
 

@@ -43,7 +43,7 @@ def test_only_tokens_that_can_still_become_a_tree_are_allowed(tokens, allowed):
 
 
 def test_no_bracket_opens_that_cannot_close_within_the_limit():
-    # "(S The dogs )S </s>" has six tokens, because the second word has two. Each inner bracket takes two more.
+    # "(S The dogs )S </s>" has six tokens, because the second word has two. Each inner constituent takes two more.
     assert follow([10], limit=7) == [20]
     assert sorted(follow([10], limit=8)) == [10, 12, 20]
 

@@ -152,12 +152,12 @@ def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model,
     torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
 
-def test_short_sentences_and_given_masks_are_not_cut_into_blocks(build_tiny_model, block_counts):
+def test_attention_over_short_sentences_or_with_a_given_mask_uses_no_blocks(build_tiny_model, block_counts):
     model = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL)
-    full = build_tiny_model(**SMALL)
-    everything = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
-    embeds = full.model.encoder.embed_tokens(torch.randint(3, 37, (1, LONG)))
-    actual = model.model.encoder(inputs_embeds=embeds, attention_mask=everything).last_hidden_state
+    unrestricted = build_tiny_model(**SMALL)
+    full_mask = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
+    embeds = unrestricted.model.encoder.embed_tokens(torch.randint(3, 37, (1, LONG)))
+    actual = model.model.encoder(inputs_embeds=embeds, attention_mask=full_mask).last_hidden_state
     model(**random_batch((70, 20)))
     assert not block_counts
-    torch.testing.assert_close(actual, full.model.encoder(inputs_embeds=embeds).last_hidden_state)
+    torch.testing.assert_close(actual, unrestricted.model.encoder(inputs_embeds=embeds).last_hidden_state)

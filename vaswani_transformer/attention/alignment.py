@@ -4,14 +4,14 @@
         print(format_links(links))  # 0-0 1-1 2-2
 
 Words are separated by ASCII spaces and tabs, as in fast_align and Moses. Other spaces are parts of words. The attention
-of a target word is taken one step after the decoder has written the word, when it reads the word as its input (Chen et
-al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
+of a target word is taken from the step in which the decoder reads the word as its input, one step after it has written
+the word (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
 Let A (target words, source words) be the weights, summed over sub-words. Then
 
     share[t, s] = A[t, s] / sum of A[:, s]
 
-and a link joins t and s if their share is the greatest one in row t and in column s. Many target words attend to some
-source words, such as punctuation. Without the division, these source words would win the links of other words.
+and a link joins t and s if share[t, s] is the greatest share in row t and also in column s. Some source words, such as
+punctuation, get attention from many target words. Without the division, they would win the links of other source words.
 """
 
 import re
@@ -35,7 +35,7 @@ from .maps import (
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
 
-SEPARATED = re.compile(r"[^ \t]+")  # one word
+SEPARATED = re.compile(r"[^ \t]+")  # matches one word
 PAIRS_TO_FIND_HEADS = 300
 
 
@@ -43,18 +43,18 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
     """Yield the links between the words of each pair.
 
     The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. If the
-    field is missing, a warning says so, and the head is used that has the most links in the first
-    `PAIRS_TO_FIND_HEADS` pairs. A link needs the agreement of both directions, so this is the head whose directions
-    agree most often. No alignments made by hand are needed.
+    field is missing, a warning says so, and the head with the most links in the first `PAIRS_TO_FIND_HEADS` pairs is
+    used. A link needs the greatest share of its target word and of its source word. So this is the head in which target
+    words and source words choose each other most often. To find it, no alignments made by hand are needed.
     """
     heads = getattr(model.generation_config, "alignment_heads", None)
     if heads is None:
-        first, pairs = tee(pairs)
-        attention = attend_words(model, tokenizer, islice(first, PAIRS_TO_FIND_HEADS))
+        sample, pairs = tee(pairs)
+        attention = attend_words(model, tokenizer, islice(sample, PAIRS_TO_FIND_HEADS))
         num_links = sum((link_words(weights).sum(axis=(-2, -1)) for weights in attention), start=np.zeros((1, 1)))
         heads = [_find_greatest(num_links)]
-        advice = f'To keep it, add "alignment_heads": {heads} to generation_config.json.'
-        warnings.warn(f"the model names no alignment_heads; this text gives {heads}. {advice}", stacklevel=2)
+        advice = f'To keep this head, add "alignment_heads": {heads} to generation_config.json.'
+        warnings.warn(f"generation_config has no alignment_heads; using {heads} (most links). {advice}", stacklevel=2)
     for weights in attend_words(model, tokenizer, pairs):
         mean = np.mean([weights[layer, head] for layer, head in heads], axis=0)
         yield {(int(source), int(target)) for target, source in zip(*link_words(mean).nonzero(), strict=True)}
@@ -80,14 +80,15 @@ def link_words(weights: np.ndarray) -> np.ndarray:
     """
     totals = weights.sum(axis=-2, keepdims=True)
     share = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
-    return find_mutual_best(share) & (share > 0)  # Words without tokens have weight 0.
+    return find_mutual_best(share) & (share > 0)  # A word without tokens has weight 0, and no link.
 
 
 def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pairs) -> Iterator[np.ndarray]:
     """Yield the encoder-decoder attention of each pair, (layers, heads, target words, source words).
 
-    A weight is the sum over the sub-words of both words. The decoder reads the given translations. Words beyond the
-    first `MOST_TOKENS` tokens of a side have weight 0. A warning at the end counts such pairs.
+    The weight of two words is the sum over the sub-words of both. The decoder reads the given translations. Words
+    beyond the first `MOST_TOKENS` tokens of a side have weight 0. A warning at the end gives the number of pairs with
+    such words.
     """
     pairs = iter(pairs)
     num_cut = 0
@@ -106,17 +107,17 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
                 encoder_attention_mask=sources.attention_mask,
                 output_attentions=True,
             ).cross_attentions
-        for row, ((source, by_source, _), (target, by_target, _)) in enumerate(encoded):
+        for row, ((source, source_membership, _), (target, target_membership, _)) in enumerate(encoded):
             # Position 0 of the decoder reads the start token.
-            real = (slice(1, len(target) + 1), slice(len(source)))
-            weights = torch.stack([layer[row, :, *real] for layer in attentions]).float().cpu().numpy()
-            yield by_target.T @ weights @ by_source
+            unpadded = (slice(1, len(target) + 1), slice(len(source)))
+            weights = torch.stack([layer[row, :, *unpadded] for layer in attentions]).float().cpu().numpy()
+            yield target_membership.T @ weights @ source_membership
     if num_cut:
-        warnings.warn(f"pairs cut to their first {MOST_TOKENS} tokens per side: {num_cut}. Split them.", stacklevel=2)
+        warnings.warn(f"number of pairs cut to {MOST_TOKENS} tokens per side: {num_cut}. Split them.", stacklevel=2)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], np.ndarray, bool]:
-    """Encode `text` word by word, because not every tokenizer knows the places of its tokens.
+    """Encode `text` word by word, because not every tokenizer tells where a token lies in the text.
 
     Args:
         side: "text" for a source, "text_target" for a translation.
@@ -147,7 +148,7 @@ def parse_links(line: str) -> Links:
     links = SEPARATED.findall(line)
     for link in links:
         if not re.fullmatch("[0-9]+-[0-9]+", link):
-            raise ValueError(f"{link!r} is no link: write i-j, the numbers of a source word and a target word, from 0.")
+            raise ValueError(f"{link!r} is not a link: write i-j, the numbers (from 0) of a source and a target word.")
     return {tuple(map(int, link.split("-"))) for link in links}
 
 

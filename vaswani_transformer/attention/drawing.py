@@ -53,8 +53,8 @@ def draw_attention(
         keys: S words.
         weights: (H, T, S), from 0 to 1.
         heads: the heads to draw, all by default. The colour of a head does not depend on this choice.
-        query_word: the number of a query. Only its attention is drawn: as lines, and as one cell for each head above
-            each key.
+        query_word: the index of a query. Only the attention of this query is drawn: as lines, and above each key as one
+            cell for each head.
         title: a line above the drawing.
 
     Returns:
@@ -84,15 +84,15 @@ def draw_attention(
     axes.set_axis_off()
 
     def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        # So a dollar sign is plain text, not the start of a formula. The anchor keeps the text in its place in any
-        # font.
+        # `parse_math` is off, so that a dollar sign is plain text and not the start of a formula. The anchor keeps the
+        # text in its place in any font.
         place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
         axes.text(x, y, text, color=ink, font=_FONT, parse_math=False, usetex=False, **place)
 
     def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
         axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
 
-    drawn = list(range(len(queries))) if query_word is None else [query_word]
+    drawn_queries = list(range(len(queries))) if query_word is None else [query_word]
     if query_word is not None:
         for row, head in enumerate(reversed(heads)):
             for x, weight in zip(x_keys - 0.4 * _WORD_STEP, weights[head, query_word], strict=True):
@@ -102,14 +102,14 @@ def draw_attention(
         x, y = x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2
         fill(x, y, 0.84 * _WORD_STEP, _width(queries[query_word]) + _GAP, _HIGHLIGHT)
     # Lines of several heads between the same words run side by side. Otherwise they would hide each other.
-    asides = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
-    for head, aside in zip(heads, asides, strict=True):
-        visible = [(t, s) for t in drawn for s in range(len(keys)) if weights[head, t, s] >= _FAINTEST]
-        lines = [((x_queries[t] + aside, y_high), (x_keys[s] + aside, y_low)) for t, s in visible]
+    shifts = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
+    for head, shift in zip(heads, shifts, strict=True):
+        visible = [(t, s) for t in drawn_queries for s in range(len(keys)) if weights[head, t, s] >= _FAINTEST]
+        lines = [((x_queries[t] + shift, y_high), (x_keys[s] + shift, y_low)) for t, s in visible]
         inks = [(colours[head], min(1.0, weights[head, t, s])) for t, s in visible]
         axes.add_collection(LineCollection(lines, colors=inks, linewidths=1.5), autolim=False)
     for i, (x, word) in enumerate(zip(x_queries, queries, strict=True)):
-        write(x, y_queries, word, _INK if i in drawn else _FADED, rotation=90)
+        write(x, y_queries, word, _INK if i in drawn_queries else _FADED, rotation=90)
     for x, word in zip(x_keys, keys, strict=True):
         write(x, y_keys, word, _INK, ha="right", rotation=90)
     if title is not None:
@@ -124,9 +124,9 @@ def draw_attention(
 
 
 def _width(text: str) -> float:
-    """Return the length of a text, in inches. Words are drawn upright, so it is also the height of a word."""
+    """Return the length of a text, in inches. Words are turned by 90 degrees, so this is also the height of a word."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # The drawing itself warns of missing glyphs.
+        warnings.filterwarnings("ignore", message="Glyph")  # matplotlib warns of missing glyphs when it draws the text.
         return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0] / 72
 
 
@@ -138,12 +138,12 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
 
         figure3                      all heads, for the word with the strongest attention to words far away
         figure4_full, figure4_word   the two heads with the strongest attention from that word to other words
-        figure5_first, _second       the two heads with the strongest attention, after the attention over one distance
-                                     (such as "always the word before") has been left out for each head. These heads
-                                     may follow the structure of the sentence.
+        figure5_first, _second       the two heads with the strongest attention. For each head, the distance with the
+                                     most attention (such as "the word before") is not counted. These heads may follow
+                                     the structure of the sentence.
 
-    Heads and word are chosen by `AttentionMaps.word_links`, which leaves out punctuation and special tokens: heads that
-    have nothing to do attend to these.
+    Heads and word are chosen by `AttentionMaps.word_links`, which leaves out punctuation and special tokens, because
+    heads that have nothing to do attend to punctuation and special tokens.
 
     Args:
         folder: the folder to write to, which is made if it is missing. The files are named attention_figure3.svg and
@@ -158,14 +158,14 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
     place = int(reach.argmax()) if word is None else _find_word(word, words)
-    sharp = _best_two(links[:, place].sum(axis=-1))
-    structural = _best_two(_structure_scores(links))
+    sharp_heads = _best_two(links[:, place].sum(axis=-1))
+    structural_heads = _best_two(_structure_scores(links))
     views = {
         "figure3": (None, place),
-        "figure4_full": (sharp, None),
-        "figure4_word": (sharp, place),
-        "figure5_first": (structural[:1], None),
-        "figure5_second": (structural[-1:], None),
+        "figure4_full": (sharp_heads, None),
+        "figure4_word": (sharp_heads, place),
+        "figure5_first": (structural_heads[:1], None),
+        "figure5_second": (structural_heads[-1:], None),
     }
     paths = []
     for name, (heads, query) in views.items():
@@ -182,7 +182,7 @@ def draw_layer(
     heads: Sequence[int] | None = None,
     word: str | None = None,
 ) -> list[Path]:
-    """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word; return paths.
+    """Write the attention of one layer, for all words or for one word, as SVG and PNG; return the paths.
 
     Args:
         folder: the folder to write to, which is made if it is missing. The names of the files describe the drawing, as
@@ -190,7 +190,7 @@ def draw_layer(
         kind: one of `VIEWS`.
         layer: the layer before the last by default.
         heads: all heads by default.
-        word: only the attention of this query is drawn. If it occurs twice, the first place counts.
+        word: only the attention of this query is drawn. If the word occurs twice, the first place counts.
 
     Raises:
         ValueError: if there is no such layer or head, or if `word` is not among the queries.
@@ -204,7 +204,7 @@ def draw_layer(
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
     place = None if word is None else _find_word(word, queries)
-    # The name of the file has the place of the word, because a word may hold characters that file names cannot hold.
+    # The file name holds the number of the word, because file names cannot hold all characters of words.
     return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
 
 
@@ -227,8 +227,8 @@ def _save(
     queries, keys, weights = maps.view(kind)
     layer = paper_layer(len(weights)) if layer is None else layer
     numbers = ", ".join(str(head + 1) for head in heads or ())
-    named = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
-    title = f"{VIEWS[kind]}, layer {layer + 1} of {len(weights)}, {named}"
+    head_names = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
+    title = f"{VIEWS[kind]}, layer {layer + 1} of {len(weights)}, {head_names}"
     if place is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
@@ -236,9 +236,9 @@ def _save(
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:
-    """Return the attention of each head without the attention over its most frequent distance, (H,).
+    """Return the attention of each head, (H,), without the attention over the distance that gets the most.
 
-    `links` (H, S, S) are from `AttentionMaps.word_links`.
+    `AttentionMaps.word_links` returns such `links` (H, S, S).
     """
     length = links.shape[-1]
     steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]
@@ -246,21 +246,21 @@ def _structure_scores(links: np.ndarray) -> np.ndarray:
 
 
 def _best_two(scores: np.ndarray) -> list[int]:
-    """Return, in ascending order, the indices of the two largest scores. Of equal scores the first ones are taken."""
+    """Return, in ascending order, the indices of the two largest scores. Of equal scores, the first are taken."""
     return sorted(np.argsort(-scores, kind="stable")[:2].tolist())
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as SVG or PNG, by the suffix of `path`; return `path`. Equal figures give equal bytes.
 
-    Text in an SVG stays text, in a font of the reader's machine. So the text can be searched, and every writing system
-    is shown.
+    Text in an SVG stays text, drawn in a font of the reader's machine. So the text can be searched, and every writing
+    system is shown.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # By default matplotlib writes random names and the date into an SVG.
     with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
         if path.suffix == ".svg":
-            warnings.filterwarnings("ignore", message="Glyph")  # Fonts on the reader's machine draw the glyph.
+            warnings.filterwarnings("ignore", message="Glyph")  # Fonts on the reader's machine draw the glyphs.
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path

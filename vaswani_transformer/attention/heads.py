@@ -9,21 +9,21 @@ Figures 3 to 5 show some heads in one sentence. Here all heads are measured on m
 a *place* is a word that has this relation to at least one word. Sub-words are first merged into words
 (`AttentionMaps.by_words`). Then
 
-    share   = the part of its attention that a head gives along the relation, mean over all places
+    share   = the part of a place's attention that a head gives to words with this relation, mean over all places
     uniform = this share if attention is spread evenly over all visible sub-words
     score   = (share - uniform) / (1 - uniform)
 
 So evenly spread attention scores 0, and attention along the relation alone scores 1. A head is *named* after a relation
 if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself, such as
-the first word of the decoder, is no place.
+the first word of the decoder, is not a place.
 
-The thresholds lie above the scores of untrained models. Of these, 40 were measured (4 and 6 layers, 4 and 8 heads,
-d_model 64 to 512; 40 or 60 sentences of Multi30k). In relations by place, no head scored more than 0.19. In relations
-by spelling a head may prefer a token by chance, and the highest score was 0.39. In sentences cut to five words, the
-highest scores were 0.26 by place and 0.59 by spelling.
+The thresholds lie above the scores of 40 untrained models (4 and 6 layers, 4 and 8 heads, d_model 64 to 512), measured
+on 40 or 60 sentences of Multi30k. In relations by place, no head scored more than 0.19. In relations by spelling, the
+highest score was 0.39, because a head may prefer a token by chance. With sentences cut to five words, the highest score
+was 0.26 in relations by place, and 0.59 in relations by spelling.
 
-The decoder reads a given translation. Its self-attention belongs to the word that it reads, and its encoder-decoder
-attention belongs to the word that it writes in the same step (see `AttentionMaps`).
+The decoder reads a given translation. In each step, the decoder's self-attention belongs to the word that it reads, and
+the encoder-decoder attention belongs to the word that it writes (see `AttentionMaps`).
 
 Shapes: L layers, H heads, T queries, S keys. Queries and keys are words. Layers and heads are counted from 0.
 """
@@ -41,11 +41,11 @@ from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention
 from .words import is_word
 
 Pair = tuple[str, str]
-Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if it depends on the weights
+Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if the weights decide
 
 FEWEST_PLACES = 20  # Over few words, a share may be large by chance.
 FAR = 5  # words
-NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number is 1, apart from rounding.
+NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number counts as 1: it may be less by rounding only.
 
 BY_PLACE = 0.3  # threshold of relations by place or by weight
 BY_WORD = 0.6  # threshold of relations by spelling
@@ -55,7 +55,7 @@ class Relation(NamedTuple):
     """A relation between words. `find_links` tells which relations exist in which kind of attention."""
 
     name: str
-    named_from: float  # the lowest score of a head that is named after it
+    named_from: float  # the lowest score with which a head is named after the relation
     definition: str  # It completes the words "the part of a word's attention that goes ...".
 
 
@@ -100,13 +100,13 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
     if kind == "cross":
         relative = rows / max(1, len(queries) - 1)
         diagonal = abs(columns - relative * (len(keys) - 1)) < 1.5
-        # A word has at most one link: the link that is the strongest one for both of its words.
+        # A link is the greatest weight of its query and also of its key. So a word has at most one link.
         alignment = find_mutual_best(np.where(between_words, weights, -1.0)) & between_words
         return {"copy": spelt_alike, "alignment": alignment, "diagonal": diagonal} | separator
     offset = columns - rows
     links = {"previous word": offset == -1, "next word": offset == 1, "itself": offset == 0}
     if kind == "decoder":
-        del links["next word"]  # The mask hides it from the decoder.
+        del links["next word"]  # The causal mask hides the next word.
     far_away = between_words & (abs(offset) > FAR)
     return links | {"same word": spelt_alike & (offset != 0)} | separator | {"long distance": far_away}
 
@@ -151,7 +151,7 @@ class HeadTally:
 
     Attributes:
         num_sentences: the number of sentences counted so far.
-        num_left_out: the number of sentences that `measure_heads` could not count.
+        num_left_out: the number of pairs that `measure_heads` has left out.
     """
 
     def __init__(self):
@@ -169,15 +169,15 @@ class HeadTally:
             for relation, links in find_links(kind, queries, keys, weights).items():
                 links = links & (even_weights[0, 0] > 0)
                 if relation == "alignment":
-                    # These links depend on the weights. So each word that may have a link is a place.
+                    # The weights decide where these links are, so each word that may have a link is a place.
                     is_place = np.array([is_word(query) for query in queries]) & any(map(is_word, keys))
                 else:
                     is_place = links.any(axis=-1)
-                even = _share(even_weights, even_links[relation])[0, 0]
-                is_place &= even < NO_CHOICE
+                even_share = _share(even_weights, even_links[relation])[0, 0]
+                is_place &= even_share < NO_CHOICE
                 sums = self._sums.setdefault((relation, kind), _Sums(np.zeros(weights.shape[:2])))
                 sums.share += _share(weights, links)[..., is_place].sum(axis=-1)
-                sums.uniform += even[is_place].sum()
+                sums.uniform += even_share[is_place].sum()
                 sums.places += int(is_place.sum())
         self.num_sentences += 1
 
@@ -193,13 +193,13 @@ class HeadTally:
 
 
 def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:
-    """Return maps with one layer and one head, which attends evenly to everything that is visible in `maps`."""
-    even = {}
+    """Return maps with one layer and one head, which attends evenly to all keys that are visible in `maps`."""
+    even_maps = {}
     for kind in KINDS:
         # Keys with weight 0 in all heads are masked, such as later words in the decoder, or words outside of a window.
         is_visible = (maps.view(kind)[2] > 0).any(axis=(0, 1))
-        even[kind] = (is_visible / is_visible.sum(axis=-1, keepdims=True))[None, None]
-    return replace(maps, **even)
+        even_maps[kind] = (is_visible / is_visible.sum(axis=-1, keepdims=True))[None, None]
+    return replace(maps, **even_maps)
 
 
 def _share(weights: np.ndarray, links: Links) -> np.ndarray:
@@ -208,9 +208,10 @@ def _share(weights: np.ndarray, links: Links) -> np.ndarray:
 
 
 def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair]) -> HeadTally:
-    """Return scores of all heads on sentences and their translations. Memory does not grow with their number.
+    """Measure all heads on sentences and their translations, and return the sums. Call `scores()` of the result.
 
-    Pairs are left out, and counted, if a side is empty or has more than `MOST_TOKENS` tokens.
+    A pair is left out if one of its sides is empty or has more than `MOST_TOKENS` tokens. `num_left_out` counts these
+    pairs.
 
     Args:
         model: an encoder-decoder, on any device.

@@ -22,7 +22,7 @@ SIDES = {  # the texts of the queries and of the keys
     "cross": ("output", "source"),
     "alignment": ("target", "source"),
 }
-MOST_TOKENS = 512  # on each side; a page with 6 layers of 8 heads then takes 50 MB, and 100 MB with sub-words
+MOST_TOKENS = 512  # on each side; an HTML page with 6 layers of 8 heads then takes 67 MB, and 134 MB with sub-words
 PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind of attention, with 6 layers of 8 heads
 
 
@@ -30,11 +30,11 @@ PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind o
 class AttentionMaps:
     """Attention weights of one sentence pair, with the text of every row and column.
 
-    The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. It reads
-    `target_tokens`, which begin with the start token. They name the rows and columns of `decoder`. It writes
-    `output_tokens`, which end with the end token. They name the rows of `cross`. At position t, an alignment head
-    attends to the source token that belongs to target token t, which the decoder reads. So `target_tokens` name the
-    rows of `alignment`.
+    The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. The tokens
+    that it reads are `target_tokens`. They begin with the start token, and label the rows and columns of `decoder`. The
+    tokens that it writes are `output_tokens`. They end with the end token, and label the rows of `cross`. At position
+    t, an alignment head attends to the source token that belongs to token t, which the decoder reads. So
+    `target_tokens` label the rows of `alignment`.
 
     Args:
         source_tokens: the S tokens of the source, as readable text.
@@ -45,8 +45,8 @@ class AttentionMaps:
         output_tokens: the T tokens that the decoder writes.
         words: the words of "source", "target" and "output", each as (text, number of tokens). Empty if every token is a
             word.
-        alignment: the same weights as `cross`. Only `by_words` makes a difference: it groups these rows by the words
-            that are read, and those of `cross` by the words that are written.
+        alignment: the same weights as `cross`, by default. `by_words` makes them differ: it groups the rows of
+            `alignment` by the words that are read, and the rows of `cross` by the words that are written.
     """
 
     source_tokens: list[str]
@@ -124,7 +124,7 @@ def collect_attention(
 
     Args:
         model: an encoder-decoder, on any device.
-        tokenizer: the byte-level tokenizer of the model.
+        tokenizer: the tokenizer of the model.
         source: the sentence.
         target: a translation for the decoder to read; by default the model translates the sentence.
 
@@ -161,8 +161,8 @@ def collect_attention_batch(
             # A `Translator` would not be faster: inside this block the model uses eager attention.
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
             decoded = model.generate(**inputs, **output).tolist()
-            # The search begins at position 1, because the start token may equal the end token. Padding follows the end
-            # token.
+            # `index` looks for the end token from position 1 on, because the start token may equal the end token. After
+            # the end token comes padding.
             decoded = [ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids for ids in decoded]
         else:
             decoded = [[start, *ids] for ids in target_ids]
@@ -173,7 +173,7 @@ def collect_attention_batch(
             use_cache=False,
             return_dict=True,
         )
-    # Padding stands on the right. The causal mask hides it from the tokens before it, and slices will cut it off.
+    # Padding stands on the right. The causal mask hides it from the tokens before it, and slices below cut it off.
     weights = {  # (B, L, H, T, S)
         kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in KINDS
     }
@@ -187,8 +187,8 @@ def collect_attention_batch(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
         lengths = {"source": len(source), "target": len(tokens) - 1, "output": len(tokens) - 1}
-        real = {kind: weights[kind][row, ..., : lengths[SIDES[kind][0]], : lengths[SIDES[kind][1]]] for kind in KINDS}
-        maps.append(AttentionMaps(**pieces, **real, words=words))
+        sliced = {kind: weights[kind][row, ..., : lengths[SIDES[kind][0]], : lengths[SIDES[kind][1]]] for kind in KINDS}
+        maps.append(AttentionMaps(**pieces, **sliced, words=words))
     return maps
 
 

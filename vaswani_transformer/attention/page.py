@@ -16,8 +16,8 @@ import numpy as np
 from . import VIEWS
 from .maps import SIDES, AttentionMaps, paper_layer
 
-# The file is a `string.Template`, so it may hold no other dollar signs. Its security policy forbids the page to load
-# anything.
+# The file is a `string.Template`, so dollar signs stand only before placeholders. Its security policy forbids the page
+# to load anything.
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -31,8 +31,8 @@ def build_html(
 ) -> str:
     """Return a page on which the reader chooses the kind of attention, a layer, heads and a word.
 
-    The page shows words, as the paper does, and sub-words on request. Each weight takes one byte: 170 kB for 6 layers,
-    8 heads and 30 words on each side. If there are sub-words, their weights take as much again.
+    The page shows words, as the paper does, and sub-words on request. With 6 layers, 8 heads and 30 words on each side,
+    it takes 240 kB. If there are sub-words, their weights take at least as much again.
 
     Args:
         maps: the attention by tokens, as `collect_attention` returns it.
@@ -78,5 +78,5 @@ def _describe(maps: AttentionMaps, kind: str) -> dict:
 
 
 def _to_json(value: object) -> str:
-    """Return JSON to stand in a script element. It has no "<", which could end the element, but \\u003c."""
+    """Return JSON for a script element. A "<" is written as \\u003c, because it could end the element."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

@@ -21,7 +21,7 @@ def is_word(text: str) -> bool:
     return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
 
 
-# The printable symbol that GPT-2 gives to each byte -> the byte.
+# GPT-2 writes each byte as a printable symbol. This dictionary gives the byte of a symbol.
 _BYTE_SYMBOLS = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
@@ -32,7 +32,7 @@ def split_words(tokens: list[str], verbatim: list[bool], read_token: Callable[[s
 
     Args:
         tokens: the tokens, as the vocabulary spells them.
-        verbatim: True for special and added tokens. They stand as they are, and each is a word.
+        verbatim: True for special and added tokens. Their text is kept as it is, and each of them is a word.
         read_token: see `choose_reader`.
     """
     pieces: list[str] = []
@@ -51,7 +51,7 @@ def split_words(tokens: list[str], verbatim: list[bool], read_token: Callable[[s
 
 
 def choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
-    """Return a function that turns a token into its bytes, with the spaces at its ends."""
+    """Return a function that turns a token into its bytes, spaces at its ends included."""
     vocabulary = tokenizer.get_vocab()
     if _BYTE_SYMBOLS.keys() <= vocabulary.keys():
         return lambda token: bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
@@ -63,7 +63,8 @@ def choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
 
 def _group_by_word(pieces: list[bytes]) -> list[list[bytes]]:
     """Group consecutive pieces by words. A piece belongs to the word of its first byte that is not a space."""
-    # Bytes are counted, because a piece may end inside a character. A byte of no character becomes one surrogate.
+    # Bytes are counted, because a piece may end inside a character. Each byte that is not valid UTF-8 becomes one
+    # surrogate here, and one byte again when it is encoded, so the count stays right.
     text = b"".join(pieces).decode("utf-8", errors="surrogateescape")
     word_of_byte: list[int] = []
     index = 0
@@ -88,8 +89,8 @@ def _character_class(character: str) -> str:
 
 
 def _readable(piece: bytes) -> str:
-    """Return bytes as text without spaces at the ends. Invalid bytes and invisible characters become codes."""
+    """Return bytes as text without spaces at the ends. Invalid bytes and invisible characters become escapes."""
     text = piece.decode("utf-8", errors="backslashreplace")
     text = text.strip(" ") or "␣" * len(text)
-    # Joiners inside words are kept.
+    # Joiners (U+200C, U+200D) are kept, because they change how the letters around them look.
     return "".join(c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)

@@ -1,7 +1,9 @@
-"""The commands of `vaswani`, one in each file: the docstring is the help, `add_arguments` the options, `run` the work.
+"""The commands of `vaswani`, one in each file.
 
-Slow imports stand inside `run`, so that help and usage errors appear at once. A command whose options must fit together
-also has `find_fault`. It returns why the options do not fit, or None.
+The docstring of a file is the help of its command, `add_arguments` declares the options, and `run` does the work.
+
+Slow imports stand inside `run`, so that help and usage errors appear at once. A command in which some options exclude
+or need each other also has `find_fault`, which returns a message about such a fault, or None.
 """
 
 from . import (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=text_path, required=True, help="their translations, in the same order")
+    command.add_argument("--target", type=text_path, required=True, help="translation of each source line, in order")
     command.add_argument("--output", type=text_stream, help="file for the links; default: standard output")
     command.add_argument("--gold", type=Path, help="file of links made by hand: also print the alignment error rate")
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     pairs = list(read_parallel_files(args.source, args.target))
     if gold is not None and len(gold) != len(pairs):
         raise ValueError(
-            f"{args.gold} has {len(gold)} lines, and {args.source} has {len(pairs)}: they must have the same number."
+            f"{args.gold} has {len(gold)} lines, but {args.source} has {len(pairs)}: the numbers must be equal."
         )
     model, tokenizer = load_translator(args.model)
     found = []

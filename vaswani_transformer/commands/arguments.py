@@ -13,13 +13,13 @@ from ..bounds import Number
 if TYPE_CHECKING:
     from ..loading import Loaded
 
-OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # as `Translator` takes them
+OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
 
 def output_path(text: str) -> Path:
-    """Parse the name of a file or folder to write. An empty name would mean the working directory."""
+    """Parse the name of a file or folder to write. An empty name is an error: it would mean the working directory."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty text: is a variable of the shell not set?")
+        raise argparse.ArgumentTypeError("expected a path, got an empty text: is a shell variable unset?")
     return Path(text)
 
 
@@ -38,9 +38,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    text = "column of the source in .csv, .jsonl, .parquet and Hub datasets; default: the source language"
+    text = "name of the source column in .csv, .jsonl, .parquet and Hub datasets; default: the source language"
     command.add_argument("--source_column", help=text)
-    command.add_argument("--target_column", help="column of the target; default: the target language")
+    command.add_argument("--target_column", help="name of the target column; default: the target language")
 
 
 def add_beam_options(group: argparse._ArgumentGroup) -> None:
@@ -49,10 +49,10 @@ def add_beam_options(group: argparse._ArgumentGroup) -> None:
 
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
-    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
+    decoding = command.add_argument_group("decoding (section 6.1); default: the settings of the model")
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="data type of the weights")
     add_beam_options(decoding)
-    text = "a translation may have at most so many tokens more than its source"
+    text = "a translation may be at most this many tokens longer than its source"
     decoding.add_argument("--max_length_offset", type=Number(0, 10_000), help=text)
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
     decoding.add_argument(
@@ -60,14 +60,14 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     )
     text = "translate the sentences of a line one by one; needs sentencex"
     decoding.add_argument("--split_sentences", action="store_true", help=text)
-    text = "padded source tokens of a batch; default: 2,000 on a CPU, 8,192 elsewhere"
+    text = "limit of source tokens per batch, with padding; default: 2,000 on a CPU, 8,192 elsewhere"
     decoding.add_argument("--tokens_per_batch", type=Number(1, 10_000_000), help=text)
 
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
     command.add_argument("--recipe", help=f"name of a recipe (`vaswani recipes`), or a JSON file; default: {default}")
     options = {"action": "append", "default": [], "dest": "changes", "metavar": "FIELD=VALUE"}
-    command.add_argument("--set", **options, help="change a field, as in model.dropout=0.3; may be repeated")
+    command.add_argument("--set", **options, help="change a field of the recipe (model.dropout=0.3); may be repeated")
 
 
 def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
@@ -76,11 +76,11 @@ def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
 
 
 def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
-    """Load a model and the further models of its ensemble. All must have one vocabulary.
+    """Load a model, or the models of an ensemble, which must have the same vocabulary.
 
     Raises:
-        ValueError: if a further model has another vocabulary.
-        FileNotFoundError: if there is no such model.
+        ValueError: if the vocabularies differ.
+        FileNotFoundError: if a model does not exist.
     """
     from ..loading import load
 
@@ -89,8 +89,8 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
     for name, member in zip(names, members, strict=True):
         if member.tokenizer.get_vocab() != vocabulary:
             raise ValueError(
-                f"models of an ensemble must share one vocabulary, and {name} has another one than {names[0]}: prepare "
-                f"their data with `vaswani prepare --keep_vocabulary MODEL`."
+                f"models of an ensemble must share one vocabulary, but {name} and {names[0]} have different ones: "
+                f"prepare their data with `vaswani prepare --keep_vocabulary MODEL`."
             )
     return members
 
@@ -98,25 +98,25 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
 def check_inputs(args: argparse.Namespace) -> None:
     """Raise a FileNotFoundError if a text file to read is missing.
 
-    A corpus of one name is not checked, because it may be on the Hub.
+    A corpus with a single name is not checked, because it may be a dataset on the Hub.
     """
     given = vars(args)
     corpora = [*given.get("train", ()), given.get("dev") or (), given.get("test") or ()]
     names = [name for corpus in corpora if len(corpus) > 1 for name in corpus]
-    others = [*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())]
-    for path in (*map(Path, names), *others):
-        if isinstance(path, Path):  # `vaswani attention --source` is a sentence.
+    files = [*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())]
+    for path in (*map(Path, names), *files):
+        if isinstance(path, Path):  # `vaswani attention --source` is a sentence, not a path.
             path.stat()
 
 
 def check_new_folder(folder: Path) -> None:
     """Raise a ValueError if `folder` is a file, or a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty: name a new folder, so that no files of two models are mixed.")
+        raise ValueError(f"{folder} is not empty: name a new folder, so that the files of two models are not mixed.")
 
 
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
-    """Raise a ValueError if `path` is a folder, or if it is one of the files `inputs`, also by another name."""
+    """Raise a ValueError if `path` is a folder, or the same file as one of the `inputs` (links are followed)."""
     if path is not None and path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
     for name in inputs:
@@ -126,7 +126,7 @@ def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> N
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
-    """Open `path` to write text, or standard output if it is None. A file whose name ends in .gz is compressed."""
+    """Open `path` to write text, or standard output if `path` is None. A file whose name ends in .gz is compressed."""
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout

@@ -1,4 +1,4 @@
-"""Draw the attention of the heads of a model, as in figures 3 to 5: SVG, PNG, and one page to explore.
+"""Draw the attention heads of a model as in figures 3 to 5: pictures (SVG, PNG) and an interactive HTML page.
 
 vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
 vaswani attention --model runs/base --source "The dog runs." --output pictures --kind cross --layer 5 --word Hund
@@ -14,17 +14,17 @@ from .arguments import add_model, output_path
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", required=True, help="the sentence")
-    command.add_argument("--target", help="its translation; default: the translation by the model")
+    command.add_argument("--target", help="translation of the sentence; default: by the model")
     command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
     command.add_argument(
-        "--word", help="draw this word only; default in figures 3 and 4: a word that attends to words far away"
+        "--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words"
     )
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
-    text = "encoder or decoder: self-attention; cross or alignment: encoder-decoder attention, by the word that the "
-    text += "decoder writes or by the word that it reads; default: encoder"
+    text = "encoder or decoder: self-attention; cross: encoder-decoder attention of the word that the decoder writes; "
+    text += "alignment: encoder-decoder attention of the word that it reads; default: encoder"
     chosen.add_argument("--kind", choices=tuple(VIEWS), help=text)
-    text = "number from 1; default: the layer before the last, as in the paper. With --kind cross or alignment and "
-    text += "without --heads: the layer and head that align best"
+    text = "number from 1; default: the layer before the last, as in the paper. But if only --kind cross or alignment "
+    text += "is given, the alignment is drawn for the layer and head that align best"
     chosen.add_argument("--layer", type=Number(1, 1_000), help=text)
     chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="numbers from 1; default: all heads")
 
@@ -41,11 +41,11 @@ def run(args: argparse.Namespace) -> None:
         check_sentence(sentence)
     model, tokenizer = load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
-    words = maps.by_words()
+    word_maps = maps.by_words()
     paths = []
     is_chosen = bool(args.kind or args.layer or args.heads)
     if not is_chosen:
-        paths += draw_figures(words, args.output, word=args.word)
+        paths += draw_figures(word_maps, args.output, word=args.word)
     if args.layer or args.heads or args.kind in ("encoder", "decoder"):
         layer = None if args.layer is None else args.layer - 1
         heads = None if args.heads is None else sorted({head - 1 for head in args.heads})
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         layer, head = find_alignment_head(model, maps)
         view = {"kind": "alignment", "layer": layer, "heads": [head]}
-    # The word of figures 3 and 4 is a word of the source, and the alignment is drawn from words of the target.
-    paths += draw_layer(words, args.output, **view, word=args.word if is_chosen else None)
+    # In figures 3 and 4, --word is a source word. The alignment beside them is drawn from target words, all of them.
+    paths += draw_layer(word_maps, args.output, **view, word=args.word if is_chosen else None)
     page = args.output / "attention.html"
     page.write_bytes(build_html(maps, args.source, **view).encode())
     print("\n".join(map(str, [*paths, page])))

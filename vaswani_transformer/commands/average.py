@@ -13,8 +13,10 @@ from .arguments import check_new_folder, output_path
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     averaged = command.add_mutually_exclusive_group(required=True)
-    averaged.add_argument("--run", type=Path, dest="run_folder", help="run folder, to average its last checkpoints")
-    averaged.add_argument("--checkpoints", type=Path, nargs="+", help="or the folders of checkpoints, models and runs")
+    averaged.add_argument("--run", type=Path, dest="run_folder", help="run folder whose last checkpoints are averaged")
+    averaged.add_argument(
+        "--checkpoints", type=Path, nargs="+", help="or folders to average: checkpoints, models, runs"
+    )
     command.add_argument(
         "--last", type=Number(1, 1_000), help="with --run: number of checkpoints; default: as in the recipe"
     )
@@ -42,18 +44,18 @@ def run(args: argparse.Namespace) -> None:
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")
 
 
-def _find_last(run_folder: Path, given: int | None) -> list[Path]:
-    """Return the last `given` checkpoints of a run, or as many as its recipe averages if `given` is None.
+def _find_last(run_folder: Path, num_last: int | None) -> list[Path]:
+    """Return the last `num_last` checkpoints of a run. If `num_last` is None, the recipe of the run decides how many.
 
     Raises:
-        ValueError: if the run has fewer than `given` checkpoints.
+        ValueError: if the run has fewer than `num_last` checkpoints.
     """
     from ..runs import CHECKPOINTS_FOLDER, complete_checkpoints, read_num_averaged
 
-    last = read_num_averaged(run_folder) if given is None else given
+    number = read_num_averaged(run_folder) if num_last is None else num_last
     found = complete_checkpoints(run_folder / CHECKPOINTS_FOLDER)
-    if given is not None and len(found) < given:
+    if num_last is not None and len(found) < num_last:
         raise ValueError(
-            f"checkpoints in {run_folder}: {len(found)}, fewer than --last {given}: give a smaller number."
+            f"checkpoints in {run_folder}: {len(found)}, fewer than --last {num_last}: give a smaller number."
         )
-    return found[-last:]
+    return found[-number:]

@@ -20,12 +20,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--output", type=output_path, help="file to write; default: RUN/model/README.md")
     facts = command.add_argument_group("facts that are not in the run folder; the card says which are missing")
-    facts.add_argument("--data", default="", help="the training data, in words")
-    facts.add_argument("--dataset", default="", help="the training data as a dataset of the Hub, such as wmt/wmt14")
+    facts.add_argument("--data", default="", help="description of the training data")
+    facts.add_argument("--dataset", default="", help="Hub id of the training data, such as wmt/wmt14")
     facts.add_argument(
         "--license", default="", help="licence of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ..."
     )
-    facts.add_argument("--hardware", default="", help="the devices of the training, in words")
+    facts.add_argument("--hardware", default="", help="description of the devices on which the model was trained")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> None:
         output = model / CARD_FILE
         if model != args.run_folder / MODEL_FOLDER:
             raise ValueError(
-                f"the newest model of {args.run_folder} is not its final model: name the card by --output."
+                f"the newest model of {args.run_folder} is not its final model: name the file of the card by --output."
             )
         if output.exists():
-            raise ValueError(f"{output} exists and may have been edited: remove it, or name it by --output.")
+            raise ValueError(f"{output} exists and may have been edited: to replace it, name it by --output.")
     check_output(output, inputs=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(card, encoding="utf-8")

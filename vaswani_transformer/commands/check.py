@@ -1,4 +1,4 @@
-"""Translate the example that is kept beside the weights, and compare the result with the translation kept there.
+"""Check that a model still translates as when it was saved, by the example stored beside its weights.
 
 vaswani check --model runs/base
 """

@@ -4,8 +4,8 @@ vaswani convert --from marian --model Helsinki-NLP/opus-mt-en-de --output models
 vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
 vaswani convert --to marian --model runs/base --output models/marian
 
-The converted model computes the same logits, and finds the same translations if the search is the same. The command
-prints what MarianMT computes or searches in another way.
+The converted model computes the same logits, apart from rounding. With equal search options it finds the same
+translations. With --to marian, the command prints what MarianMT computes or searches in another way.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from .arguments import check_new_folder, output_path
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     direction = command.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the origin of --model")
-    direction.add_argument("--to", dest="target_system", choices=("marian",), help="the system to write for")
+    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="system to convert from")
+    direction.add_argument("--to", dest="target_system", choices=("marian",), help="system to convert to")
     command.add_argument(
-        "--model", required=True, help="folder or Hub id; or a .pt file of fairseq, beside its dict.*.txt"
+        "--model", required=True, help="folder or Hub id; for fairseq, a .pt file with dict.*.txt beside it"
     )
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 

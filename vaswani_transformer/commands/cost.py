@@ -1,9 +1,9 @@
-"""Compute the training cost of a run in FLOP, by the formula of table 2 and by parameters and tokens.
+"""Compute the training cost of a run in FLOP by two formulas: the paper's (table 2), and 6 x parameters x tokens.
 
 vaswani cost --run runs/base --device A100
 
-The paper's formula is time x devices x sustained rate. It gives the work that the devices could have done in that time.
-The output also shows the costs of the paper's models.
+The paper's formula is time x number of devices x FLOP per second of a device. It gives the work that the devices could
+have done in that time. The command also prints the costs of the paper's models.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from ..bounds import Number
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    command.add_argument("--device", help="P100, A100 or H100, or a number: FLOP per second")
+    command.add_argument("--device", help="P100, A100 or H100, or the FLOP per second of another device")
     command.add_argument(
         "--devices", type=Number(1, 1_000_000), help="number of devices; default: one for each process of the run"
     )
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         f"mixed precision {cost.mixed_precision}\n"
     )
     if args.device is None:
-        print("the paper's formula needs a rate: name a --device")
+        print("the paper's formula needs the FLOP per second of a device: name a --device")
     else:
         rate = find_rate(args.device, mixed_precision=cost.mixed_precision)
         devices = args.devices or cost.num_processes
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         )
     print(
         f"{cost.weight_flop:.1e} FLOP  6 x parameters x tokens: {cost.num_parameters:,} parameters, "
-        f"{cost.target_tokens:,.0f} target tokens in the log, and as many source tokens"
+        f"{cost.target_tokens:,.0f} target tokens in the log, assuming as many source tokens"
     )
     for name, flop in PAPER_FLOP.items():
         print(f"{flop:.1e} FLOP  the paper's {name} model, English-German (table 2)")

@@ -1,11 +1,11 @@
-"""Score the translations of a test set, by a model or from a file, in all the ways that papers report.
+"""Compute the scores that papers report for translations of a test set. A model or a file gives the translations.
 
 vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
 vaswani evaluate --hypotheses ours.de --references newstest2014.de
 zcat theirs.de.gz | vaswani evaluate --hypotheses - --references a.de b.de
 
-The command prints sacreBLEU with its signature, and BLEU as the paper counted it. For a model it also prints the
-perplexity, the settings of the search and the fingerprint of the model.
+The command prints scores of sacreBLEU with their signatures, and BLEU as the paper counted it. For a model it also
+prints the perplexity, the settings of the search and the fingerprint of the model.
 """
 
 import argparse
@@ -32,24 +32,24 @@ from .arguments import (
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
-OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # options with --hypotheses
-BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # These would begin another cell or row of the table.
+OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # allowed with --hypotheses
+BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # They would begin a new cell or row of the table.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
-    command.add_argument("--test", nargs="+", help="with --model: source and reference, in the forms of `prepare`")
-    text = "files of reference translations, one per line; with --model, further ones beside those of --test"
+    command.add_argument("--test", nargs="+", help="with --model: test set, in a form that `prepare --train` takes")
+    text = "files of reference translations, one per line; with --model, further references beside those of --test"
     command.add_argument("--references", type=text_path, nargs="+", default=[], help=text)
     command.add_argument("--source_language", help="default: the source language of the model, or en")
     command.add_argument(
-        "--target_language", help="language of the paper's BLEU; default: the target language of the model, or de"
+        "--target_language", help="language for the paper's BLEU; default: the target language of the model, or de"
     )
     add_column_options(command)
     command.add_argument(
-        "--split", default="test", help="split of a Hub dataset, a folder of .parquet or the phrasebook"
+        "--split", default="test", help="split to read of a Hub dataset, a folder of .parquet files or the phrasebook"
     )
     command.add_argument(
         "--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs"
@@ -61,7 +61,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--table", type=output_path, help="with --model: file for a table of source, hypothesis and reference"
     )
     command.add_argument(
-        "--json", type=output_path, help="with --model: file for its scores, for `vaswani card --score`"
+        "--json", type=output_path, help="with --model: file for its scores, which `vaswani card --score` reads"
     )
     add_search_options(command)
 
@@ -70,11 +70,11 @@ def find_fault(args: argparse.Namespace) -> str | None:
     if args.model is not None:
         return None if args.test else "--model needs a test set to translate: name source and reference by --test."
     if not args.references:
-        return "--hypotheses needs translations to compare with: name their file by --references."
+        return "--hypotheses needs reference translations: name their files by --references."
     defaults = vars(args.parser.parse_args(["--hypotheses", "FILE"]))
     names = [name for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
     given = ", ".join(f"--{name}" for name in names)
-    return f"{given}: only with --model, not with --hypotheses. Leave it out." if given else None
+    return f"{given}: only with --model, not with --hypotheses. Leave these options out." if given else None
 
 
 def run(args: argparse.Namespace) -> None:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Metric]]") -> None:
-    """Translate the test set, and print all scores. `build` returns the metrics of a language."""
+    """Translate the test set, and print all scores. `build(language=...)` returns the metrics for a target language."""
     from tqdm import tqdm
 
     from ..data.lines import read_lines
@@ -108,7 +108,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     first, *others = load_members(names, dtype=args.dtype)
     source, target = first.languages or ("en", "de")
     languages = (args.source_language or source, args.target_language or target)
-    measures = build(language=languages[1])
+    metrics = build(language=languages[1])
     columns = (args.source_column, args.target_column)
     pairs = list(Source(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs).read())
     if not pairs:
@@ -128,18 +128,18 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
         rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
         with open_output(args.table) as output:
             output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
-    found = compute_scores(hypotheses, [references, *further_references], measures)
-    print(*found, sep="\n")
-    value = compute_perplexity(first.model, first.tokenizer, pairs)
-    found.append(Score(PERPLEXITY, value, "per sub-word, no label smoothing"))
-    alone = f", {args.model} alone" if others else ""
-    print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
-    further = "" if args.dtype is None else f"|dtype:{args.dtype}"
-    further += "|split_sentences" if args.split_sentences else ""
-    search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{further}"
+    scores = compute_scores(hypotheses, [references, *further_references], metrics)
+    print(*scores, sep="\n")
+    perplexity = compute_perplexity(first.model, first.tokenizer, pairs)
+    scores.append(Score(PERPLEXITY, perplexity, "per sub-word, no label smoothing"))
+    scope = f", {args.model} alone" if others else ""
+    print(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{scope}")
+    settings = "" if args.dtype is None else f"|dtype:{args.dtype}"
+    settings += "|split_sentences" if args.split_sentences else ""
+    search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{settings}"
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
     print(f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}")
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {"search": search, "models": names, "fingerprint": fingerprint}
-        write_json(args.json, {"scores": list(map(asdict, found))} | figures)
+        write_json(args.json, {"scores": list(map(asdict, scores))} | figures)

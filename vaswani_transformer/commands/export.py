@@ -3,7 +3,8 @@
 vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
 vaswani export --model runs/base --format onnx --output exports/base_onnx
 
-The README of vaswani_transformer/export shows how to use both formats, and how the beam search of CTranslate2 differs.
+vaswani_transformer/export/README.md shows how to use both formats, and how the beam search of CTranslate2 differs from
+the beam search of this package.
 """
 
 import argparse
@@ -17,23 +18,23 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
     ctranslate2 = command.add_argument_group("CTranslate2")
-    ctranslate2.add_argument("--quantization", help="kind of the weights: float32 (default), int8, int8_float16, ...")
     ctranslate2.add_argument(
-        "--max_positions", type=Number(1, 65_536), help="tokens of the longest sentence; default: 2048"
+        "--quantization", help="type of stored weights: float32 (default), int8, int8_float16, ..."
     )
+    ctranslate2.add_argument("--max_positions", type=Number(1, 65_536), help="most tokens of a sentence; default: 2048")
 
 
 def run(args: argparse.Namespace) -> None:
     from ..loading import load_translator
 
     check_new_folder(args.output)
-    if args.format == "ctranslate2":  # its packages are needed by no other command
+    if args.format == "ctranslate2":  # Only this format needs the package ctranslate2.
         from ..export import ctranslate2_converter as exporter
     else:
         from ..export import onnx_export as exporter
     model, tokenizer = load_translator(args.model)
     exporter.export_model(model, tokenizer, args.output, **take_given(args, "quantization", "max_positions"))
     settings = model.generation_config.to_diff_dict().items()
-    others = ("_id", "_version", "_heads")
-    search = ", ".join(f"{name}={value!r}" for name, value in settings if not name.endswith(others))
+    excluded_endings = ("_id", "_version", "_heads")
+    search = ", ".join(f"{name}={value!r}" for name, value in settings if not name.endswith(excluded_endings))
     print(exporter.HOW_TO_USE.format(folder=args.output, search=search))

@@ -2,7 +2,8 @@
 
 vaswani heads --model runs/base --source test.en --target test.de
 
-The score of a head in such a relation is 0 if its attention is spread evenly, and 1 if all of it follows the relation.
+Each of these is a relation between words. A head scores 0 in a relation if its attention is spread evenly, and 1 if all
+of its attention follows the relation.
 """
 
 import argparse
@@ -17,21 +18,21 @@ if TYPE_CHECKING:
     from ..attention.heads import HeadScore
 
 LEGEND = """\
-Each relation has a share: the part of a word's attention that goes ... (sub-words are merged to words; mean over all
-words that have such a link)
+Each relation between words has a name, a threshold and a share. The share is the part of a word's attention that goes
+... (mean over all words that have the relation to some word; sub-words are merged into words)
 {definitions}
 
-score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all words that
-the encoder or decoder may see. So 0 is even attention, and 1 is attention along this relation alone. A head with at
-least the score in the second column is named after the relation. "-" means that fewer than {fewest_places} words have
-such a link. Layers and heads are counted from 1."""
+score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all visible
+sub-words. So a score of 0 means even attention, and 1 means attention along this relation alone. A head whose score
+reaches the threshold is named after the relation. "-" means that fewer than {fewest_places} words have the relation.
+Layers and heads are counted from 1."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument(
-        "--target", type=Path, help="their translations in the same order; default: translations by the model"
+        "--target", type=Path, help="translations of the source lines, in the same order; default: by the model"
     )
 
 
@@ -55,10 +56,10 @@ def run(args: argparse.Namespace) -> None:
     tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
     scores = tally.scores()
     print(
-        f"{args.model}, sentences of {args.source}: {tally.num_sentences:,}, left out {tally.num_left_out:,}, empty or "
-        f"longer than {MOST_TOKENS} tokens\n"
+        f"{args.model}, sentences of {args.source}: measured {tally.num_sentences:,}, left out {tally.num_left_out:,} "
+        f"(empty or longer than {MOST_TOKENS} tokens)\n"
     )
-    definitions = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
+    definitions = "\n".join(f"  {name:13}  {threshold}  {text}" for name, threshold, text in RELATIONS)
     print(LEGEND.format(definitions=definitions, fewest_places=FEWEST_PLACES))
     for kind, name in KINDS.items():
         table = _format_scores([score for score in scores if score.kind == kind])

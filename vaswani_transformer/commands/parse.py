@@ -3,9 +3,10 @@
 vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
 echo "The dog barks ." | vaswani parse --model runs/parsing
 
-Separate words by spaces, also from punctuation, which counts as words. An empty line stays empty. A line of more than
-1,000 sub-words is an error. All part-of-speech tags are XX. With --gold they are copied from the gold trees, traces and
-function tags are removed from these, and the F1 is computed as in EVALB.
+Separate words by spaces. A punctuation mark is a word, too. An empty line stays empty. A line of more than 1,000
+sub-words is an error. The output has XX for every part-of-speech tag. With --gold, the command removes traces and
+function tags from the gold trees, parses their words, copies their part-of-speech tags to the output, and computes F1
+as EVALB does.
 """
 
 import argparse
@@ -21,17 +22,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     texts = command.add_mutually_exclusive_group()
     texts.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
-    texts.add_argument("--gold", type=text_path, help="bracketed trees: parse their words, and print the bracket F1")
+    texts.add_argument("--gold", type=text_path, help="file of bracketed trees: parse its words, and print the F1")
     command.add_argument("--output", type=text_stream, help="one tree per line; default: standard output")
     command.add_argument(
         "--unconstrained",
         action="store_true",
-        help="search among all outputs, not only well-formed trees, as the paper did",
+        help="as in the paper, search among all outputs instead of well-formed trees only",
     )
-    search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
+    search = command.add_argument_group("search (section 6.3); default: the settings of the model")
     add_beam_options(search)
     search.add_argument(
-        "--tokens_per_batch", type=Number(1, 10_000_000), default=1_000, help="padded source tokens of a batch"
+        "--tokens_per_batch",
+        type=Number(1, 10_000_000),
+        default=1_000,
+        help="limit of source tokens per batch, with padding",
     )
 
 
@@ -55,11 +59,11 @@ def run(args: argparse.Namespace) -> None:
         _warn_of_unsplit_words(map(split_words, sentences))
     options = take_given(args, "num_beams", "length_penalty", "tokens_per_batch")
     parser = load_parser(args.model, is_constrained=not args.unconstrained, **options)
-    with open_output(args.output) as output:  # It is opened before the search, so that a wrong name shows at once.
+    with open_output(args.output) as output:  # Opened before the search: a wrong path fails at once.
         with tqdm(total=len(sentences), unit=" sentences", file=sys.stderr, disable=None) as bar:
             trees = parser(sentences, on_batch=bar.update)
         if gold is not None:
-            trees = [tree._replace(leaves=of_gold.leaves) for tree, of_gold in zip(trees, gold, strict=True)]
+            trees = [tree._replace(leaves=gold_tree.leaves) for tree, gold_tree in zip(trees, gold, strict=True)]
         for tree in trees:
             output.write(("" if tree is None else format_tree(tree)) + "\n")
     print(f"{parser.num_repaired} of {len(sentences)} outputs repaired", file=sys.stderr)
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _warn_of_unsplit_words(sentences: Iterable[Sequence[str]]) -> None:
-    """Print how many words still hold punctuation, which treebanks separate from words.
+    """Warn on standard error if words still hold punctuation, which treebanks separate from words.
 
     A full stop counts only in the last word of a sentence, because elsewhere it may belong to an abbreviation.
     """

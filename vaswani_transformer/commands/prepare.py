@@ -5,7 +5,7 @@ vaswani prepare --train a.en a.de --train b.csv --weights 1 4 --dev dev.en dev.d
 
 Files may be compressed (.gz).
 To use the built-in corpus of made-up sentences: --train phrasebook --dev phrasebook
-For a model that parses: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
+To train a parser: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
 """
 
 import argparse
@@ -30,8 +30,8 @@ Reader = Callable[[], Iterable[tuple[str, str]]]  # each call reads the pairs fr
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    text = "source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet, or a Hub "
-    text += "dataset (wmt/wmt14:de-en). Repeat the option for further corpora"
+    text = "source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet files, or a "
+    text += "Hub dataset (wmt/wmt14:de-en). Repeat --train for further corpora"
     command.add_argument("--train", nargs="+", action="append", required=True, help=text)
     command.add_argument(
         "--weights",
@@ -39,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         nargs="+",
         help="for each --train, how many times its pairs appear in an epoch; default: 1",
     )
-    command.add_argument("--dev", nargs="+", required=True, help="development set, in the same forms")
+    command.add_argument("--dev", nargs="+", required=True, help="development set, in any form that --train takes")
     command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
     command.add_argument("--source_language", help="default: the ending of the source file (train.en), or en")
     command.add_argument("--target_language", help="default: the ending of the target file (train.de), or de")
@@ -48,7 +48,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     vocabulary = command.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="size of the shared vocabulary to learn")
     text = "use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
-    text += "tokenizer.json, or a model of SentencePiece"
+    text += "tokenizer.json, or a .model file of SentencePiece"
     vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
     command.add_argument(
         "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="with phrasebook: number of training pairs"
@@ -60,19 +60,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default="translation",
         help="kind of the training data: parallel text, or trees for parsing; default: translation",
     )
-    parsing.add_argument("--copy_words", action="store_true", help="write the words into the trees, instead of XX")
-    filters = command.add_argument_group("filters; the output counts the pairs that they drop")
+    parsing.add_argument("--copy_words", action="store_true", help="write words into the trees (default: XX)")
+    filters = command.add_argument_group("filters; the command prints how many pairs they drop")
     filters.add_argument(
         "--max_length_ratio",
         type=Number(1.0, 1_000.0),
-        help="drop pairs whose longer side has more words than this many times the shorter side",
+        help="drop a pair if one side has more than this many times as many words as the other side",
     )
     filters.add_argument("--drop_duplicates", action="store_true", help="keep only the first of equal pairs")
 
 
 def find_fault(args: argparse.Namespace) -> str | None:
     if args.copy_words and args.task != "parsing":
-        return "--copy_words is an option for trees: add --task parsing, or leave it out."
+        return "--copy_words is an option for trees: add --task parsing, or leave --copy_words out."
     if args.weights and len(args.weights) != len(args.train):
         return f"--weights: expected one number for each --train, so {len(args.train)}, got {len(args.weights)}."
     return None
@@ -120,17 +120,20 @@ def run(args: argparse.Namespace) -> None:
     for name in ("train", "dev"):
         counts = summary[name]
         tokens = f"{counts['source_tokens']:,} source and {counts['target_tokens']:,} target tokens"
-        print(f"{name}: {summarise(counts)}, kept {counts['pairs']:,} of {tokens}")
+        print(f"{name}: {summarise(counts)}, kept {counts['pairs']:,} pairs with {tokens}")
     languages = f"{summary['source_language']} to {summary['target_language']}"
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
 def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
-    """Load the tokenizer in a model folder, a run folder or prepared data, of a model on the Hub, or in a file.
+    """Load the tokenizer that --keep_vocabulary names.
+
+    The name is a model folder, a run folder, prepared data, a Hub id or a file.
 
     Raises:
-        OSError: if there is no such tokenizer.
-        ValueError: if the tokenizer has no tokenizer.json, or lacks what parsing needs.
+        OSError: if the tokenizer does not exist.
+        ValueError: if the tokenizer has no tokenizer.json or lacks what parsing needs, or if a folder has only a
+            .model file.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -142,15 +145,15 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     folder = find_model_folder(Path(args.keep_vocabulary))
     models = sorted(folder.glob("*.model")) if folder.is_dir() else []
     if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
-        raise ValueError(f"{folder} holds {models[0].name}: name that file, --keep_vocabulary {models[0]}.")
+        raise ValueError(f"{folder} has no tokenizer.json: name a model file, --keep_vocabulary {models[0]}.")
     if folder.is_file():
         tokenizer = read_vocabulary(folder)
     else:
         tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(
-            f"--keep_vocabulary: the tokenizer of {folder} is a {type(tokenizer).__name__}, and only one with a "
-            f"tokenizer.json prepares data. Fine-tune that model with transformers' Seq2SeqTrainer."
+            f"--keep_vocabulary needs a tokenizer with a tokenizer.json, and {folder} has a "
+            f"{type(tokenizer).__name__}. Fine-tune that model with transformers' Seq2SeqTrainer."
         )
     if args.task == "parsing":
         check_vocabulary(tokenizer, copy_words=args.copy_words)
@@ -158,16 +161,16 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
 
 def _find_languages(names: Sequence[str]) -> tuple[str, str]:
-    """Return the languages in the names of two text files, such as train.en and train.de.gz, or else en and de."""
+    """Return the languages in the endings of two text files, such as train.en and train.de.gz, or else en and de."""
     endings = [Path(name.removesuffix(".gz")).suffix.removeprefix(".") for name in names]
-    is_told = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
-    return (endings[0], endings[1]) if is_told else ("en", "de")
+    are_codes = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
+    return (endings[0], endings[1]) if are_codes else ("en", "de")
 
 
 def _open_text(
     args: argparse.Namespace, languages: tuple[str, str], cache: Path
 ) -> "tuple[list[Corpus], Reader, dict]":
-    """Return the training corpora, a reader of the development set, and a description for the fingerprint."""
+    """Return the training corpora, a reader of the development set, and a description of both for the fingerprint."""
     from ..data.preparation import Corpus
     from ..data.sources import Source
 
@@ -175,8 +178,8 @@ def _open_text(
     source = partial(Source, languages=languages, columns=columns, cache=cache)
     train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
     dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))
-    described_dev = dev.describe()  # A missing file shows before the long work.
-    # The pairs are counted where a vocabulary is learned from a part of them.
+    described_dev = dev.describe()  # This reports a missing file before the long work.
+    # `survey` also counts the pairs. Only learning a vocabulary needs their number, because it takes a sample of them.
     surveys = [(text.describe(), None) if args.keep_vocabulary else text.survey() for text in train]
     corpora = [
         Corpus(text.read, weight, num_pairs)
@@ -191,7 +194,7 @@ def _open_text(
 
 
 def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Reader, dict]":
-    """Return for trees what `_open_text` returns for text. A corpus is any number of files of trees."""
+    """Return what `_open_text` returns, but for trees. Each --train is a corpus of one or more files of trees."""
     from ..data.corpus import describe_source
     from ..data.preparation import Corpus
     from ..parsing.linearisation import read_pairs
@@ -213,8 +216,8 @@ def _refuse_shared_files(inputs: Mapping[str, list]) -> None:
     """Raise a ValueError if a file of the development set has the same content as a file of the training set."""
     training = {source.get("sha256"): source for corpus in inputs["train"] for source in corpus}
     for source in inputs["dev"]:
-        if "sha256" in source and (same := training.get(source["sha256"])):
+        if "sha256" in source and (train_file := training.get(source["sha256"])):
             raise ValueError(
                 f"the development set must not be part of the training set, but {source['file']} of --dev has the same "
-                f"content as {same['file']} of --train. Set pairs aside for --dev alone."
+                f"content as {train_file['file']} of --train. Set pairs aside for --dev alone."
             )

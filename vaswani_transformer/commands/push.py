@@ -3,8 +3,8 @@
 vaswani push --model runs/base --repo_id me/base --private
 vaswani push --model runs/base --repo_id me/base --dry_run FOLDER
 
-The card is README.md beside the weights. If a run has none, it gets the card that `vaswani card` writes. Log in first
-(`hf auth login`, or HF_TOKEN in the environment).
+The card is the README.md beside the weights. For a run without a README.md, the command uploads the card that `vaswani
+card` would write. Log in first (`hf auth login`, or HF_TOKEN in the environment).
 """
 
 import argparse
@@ -15,7 +15,7 @@ from .arguments import check_new_folder, output_path
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="model folder or run folder")
     command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; created if missing")
-    command.add_argument("--private", action="store_true", help="only the owners may see a new repository")
+    command.add_argument("--private", action="store_true", help="make a new repository visible to its owners only")
     text = "write the files into this new or empty folder, and upload nothing"
     command.add_argument("--dry_run", type=output_path, metavar="FOLDER", help=text)
 

@@ -1,4 +1,4 @@
-"""List the recipes, or print one of them as JSON. Save and change it for `vaswani prepare --recipe FILE`.
+"""List the recipes, or print one of them as JSON. `vaswani prepare --recipe FILE` takes a changed copy of this JSON.
 
 vaswani recipes
 vaswani recipes multi30k_tiny > mine.json
@@ -25,10 +25,10 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(fields, indent=2))
         return
     line = "{:24}{:>11}  {:26}{:38}{}"
-    print(line.format("recipe", "parameters", "row of the paper", "for", "trained on"))
+    print(line.format("recipe", "parameters", "row of the paper", "data", "hardware"))
     for name, (recipe, row, data, hardware) in CATALOGUE.items():
-        with torch.device("meta"):  # A model without memory for weights, with as many entries as the recipe learns.
+        with torch.device("meta"):  # Weights on this device take no memory.
             config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
             num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
         print(line.format(name, f"{num_parameters / 1e6:.1f}M", row, data, hardware).rstrip())
-    print("\nThe paper's table 3 gives 65M for base and 213M for big, and no vocabulary. Here it has 37,000 entries.")
+    print("\nThe paper gives 65M for base and 213M for big, but no vocabulary size. Ours is 37,000 for English-German.")

@@ -1,9 +1,9 @@
-"""Compute how probable the model finds given translations.
+"""Compute how probable given translations are to a model.
 
 vaswani score --model runs/base --source test.en --target test.de
 
-Each pair of lines gives one line with three columns, separated by tabs: log P, the number of tokens with </s>, and the
-score by which the beam search of section 6.1 ranks translations, log P / lp.
+For each pair of lines, the command prints a line with three columns, separated by tabs: log P, the number of target
+tokens (</s> included), and log P / lp, the score by which the beam search of section 6.1 ranks translations.
 """
 
 import argparse
@@ -16,12 +16,15 @@ from .arguments import add_model, text_path
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=text_path, required=True, help="their translations, in the same order")
+    command.add_argument("--target", type=text_path, required=True, help="translation of each source line, in order")
     command.add_argument(
         "--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty; default: as in the model"
     )
     command.add_argument(
-        "--tokens_per_batch", type=Number(1, 10_000_000), default=8_192, help="padded tokens of a batch on each side"
+        "--tokens_per_batch",
+        type=Number(1, 10_000_000),
+        default=8_192,
+        help="limit of tokens per batch and side, with padding",
     )
 
 

@@ -1,4 +1,4 @@
-"""Train a recipe on prepared data (section 5). The same command resumes after an interruption.
+"""Train a recipe on prepared data (section 5). Repeat the command to continue after an interruption.
 
 vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
@@ -6,8 +6,9 @@ On several devices: accelerate launch -m vaswani_transformer train --data data -
 On two CPU cores, two processes are faster than two threads:
 ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
 
-After SIGTERM or Ctrl+C the command finishes its update, writes a checkpoint and ends with exit code 75. The same
-command continues the run. It may leave --recipe and --set out. A finished run continues with a larger --num_updates.
+After SIGTERM or Ctrl+C the command finishes its update, writes a checkpoint and ends with exit code 75. Repeat the
+command to continue the run, with or without --recipe and --set. To continue a finished run, give a larger
+--num_updates.
 """
 
 import argparse
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
-    command.add_argument("--output", type=output_path, required=True, help="run folder, new or to continue")
-    add_recipe_options(command, default="the recipe of the run, if it exists, or of the data")
+    command.add_argument("--output", type=output_path, required=True, help="folder of a new run or the run to continue")
+    add_recipe_options(command, default="the recipe of the run if the run exists, else of the data")
     command.add_argument("--init_from", metavar="MODEL", help="start from the weights of this model (fine-tuning)")
-    command.add_argument("--seed", type=Number(0, 2**63 - 1), help="default: the seed of the run, if it exists, or 0")
+    command.add_argument("--seed", type=Number(0, 2**63 - 1), help="default: as in the run if it exists, else 0")
     command.add_argument(
         "--num_updates", type=Number(1, 1_000_000_000), help="number of updates; default: as in the recipe"
     )
@@ -35,24 +36,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--divide_widths",
         type=Number(1, 1_024),
         metavar="DIVISOR",
-        help="divide d_model, d_ff, d_k and d_v of the recipe",
+        help="divide d_model, d_ff, d_k and d_v of the recipe by this number",
     )
     command.add_argument(
         "--accumulation_steps",
         type=Number(1, 10_000),
-        help="micro-batches of an update on each process; more of them need less memory",
+        help="number of micro-batches of an update in each process; more micro-batches need less memory",
     )
     command.add_argument(
         "--mixed_precision",
         choices=("no", "bf16", "fp16"),
-        help="default: as in the run, if it exists; else as the launcher says, or by device",
+        help="default: as in the run if it exists, else as the launcher says, else chosen by device",
     )
     command.add_argument(
         "--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log"
     )
-    text = (
-        "also draw the numbers of the log there: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate"
-    )
+    text = "also send the log to this tracker: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate"
     command.add_argument("--report_to", metavar="TRACKER", help=text)
     command.add_argument("--dev_bleu", action="store_true", help="log BLEU of the development set at each evaluation")
     command.add_argument("--threads", type=Number(1, 1_024), help="CPU threads of each process")
@@ -72,11 +71,12 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     recorded = read_settings(args.output)
-    is_same = args.recipe is None and args.divide_widths is None  # Both options would change the recipe of the run.
+    # A command with --recipe or --divide_widths describes the run anew. Other commands read the settings of the run.
+    reads_run = bool(recorded) and args.recipe is None and args.divide_widths is None
     settings = {name: getattr(args, name) for name in ("init_from", "seed", "mixed_precision")}
-    if recorded and is_same:
+    if reads_run:
         settings = {name: recorded[name] if value is None else value for name, value in settings.items()}
-    name = _name_recipe(args, has_run=bool(recorded) and is_same)
+    name = _name_recipe(args, reads_run=reads_run)
     parts = build_run(
         _change_recipe(name, args),
         args.data,
@@ -101,18 +101,16 @@ def run(args: argparse.Namespace) -> None:
     config = parts.accelerator.unwrap_model(parts.model).config
     is_parser = find_languages(vars(config))[1] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
-    # After an error in one process the group is not destroyed: NCCL might wait for the other processes. The launcher
-    # ends them.
+    # After an error in one process the group is not destroyed, because NCCL might then wait for the other processes.
+    # The launcher ends them.
     destroy_group_at_exit()
 
 
-def _name_recipe(args: argparse.Namespace, *, has_run: bool) -> str:
-    """Return the name of a recipe, or of a file with a recipe.
-
-    The file belongs to the run if it exists already (`has_run`), and otherwise to the data.
+def _name_recipe(args: argparse.Namespace, *, reads_run: bool) -> str:
+    """Return --recipe if it is given, or else the path of the recipe file of the run (`reads_run`) or of the data.
 
     Raises:
-        ValueError: if --recipe is missing and --data is no prepared data.
+        ValueError: if --recipe is missing and --data holds no prepared data.
     """
     from ..data.preparation import read_preparation
     from ..runs import RECIPE_FILE
@@ -120,7 +118,7 @@ def _name_recipe(args: argparse.Namespace, *, has_run: bool) -> str:
     if args.recipe is not None:
         return args.recipe
     read_preparation(args.data)  # It raises an error if the folder holds no prepared data.
-    return str((args.output if has_run else args.data) / RECIPE_FILE)
+    return str((args.output if reads_run else args.data) / RECIPE_FILE)
 
 
 def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
@@ -144,12 +142,12 @@ def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
 
 
 def _describe_recipe(name: str, recipe: "Recipe") -> str:
-    """Return a line with the changes from the recipe `name`, or from the base model if `name` is a file."""
+    """Return a line that names the recipe and lists its changes. A recipe in a file is compared with the base model."""
     from ..files import find_changes
     from ..training.recipes import RECIPES, model_defaults
 
-    named = name if name in RECIPES else "base_en_de"
+    reference = name if name in RECIPES else "base_en_de"
     defaults = {f"model.{field}": value for field, value in model_defaults().items()}
-    plain = RECIPES[named].to_dict() | {"compile": recipe.compile}
-    changes = ", ".join(find_changes(plain, recipe.to_dict(), defaults=defaults)) or "none"
-    return f"recipe {name}{f': {named}' if name != named else ''} with changes: {changes}"
+    reference_fields = RECIPES[reference].to_dict() | {"compile": recipe.compile}
+    changes = ", ".join(find_changes(reference_fields, recipe.to_dict(), defaults=defaults)) or "none"
+    return f"recipe {name}{f': {reference}' if name != reference else ''} with changes: {changes}"

@@ -1,4 +1,4 @@
-"""Translate a file line by line. The same command resumes after an interruption.
+"""Translate a file line by line. Repeat the command to continue after an interruption.
 
 vaswani translate --model runs/base --input test.en --output test.hyp.de
 echo "A dog runs." | vaswani translate --model runs/base
@@ -33,7 +33,7 @@ from .arguments import (
 if TYPE_CHECKING:
     from ..loading import Loaded
 
-# The output depends on these options and on the models. Work that was stopped continues only with the same options.
+# The output depends on these options and on the models. Interrupted work continues only if none of them has changed.
 DECIDING = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
 
 
@@ -42,9 +42,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
     command.add_argument("--output", type=text_stream, help="one translation per line; default: standard output")
     command.add_argument(
-        "--nbest", type=Number(1, 1_000), help="write so many translations of each sentence, after its number and a tab"
+        "--nbest",
+        type=Number(1, 1_000),
+        help="write this many translations of each sentence, each after the number of the sentence and a tab",
     )
-    command.add_argument("--scores", action="store_true", help="write log P / lp and a tab before each text")
+    command.add_argument("--scores", action="store_true", help="write log P / lp and a tab before each translation")
     command.add_argument(
         "--alignments", type=output_path, help="also write word alignments to this file, as `vaswani align` does"
     )
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     if args.alignments is not None:
         check_output(args.alignments, inputs=[source, output])
         if not is_resumable or args.alignments == output or args.nbest or args.scores:
-            raise ValueError("--alignments needs three files, with --input and --output, and no --nbest or --scores.")
+            raise ValueError("--alignments, --input and --output must be three files, without --nbest or --scores.")
         if args.split_sentences:
             raise ValueError("--alignments needs one sentence in each line: leave --split_sentences out.")
     first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         **take_given(args, *OF_SEARCH),
     )
     aligner = None if args.alignments is None else first
-    del first, others  # The translator keeps engines, which need no models.
+    del first, others  # The translator works without the models, so their memory is freed.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
         settings["tokens_per_batch"] = translator.tokens_per_batch
@@ -113,7 +115,7 @@ def _is_replaceable(path: Path | None) -> bool:
 
 @contextlib.contextmanager
 def _open_windows(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """Yield an iterator over windows of the lines of a file, of a pipe, or of standard input (None)."""
+    """Yield an iterator over windows of lines, from the file or pipe `path`, or from standard input if it is None."""
     from ..translation.files import read_file_windows, read_windows
 
     if path is None:

@@ -19,8 +19,8 @@ from .weight_names import fairseq_name
 LAYER_NORM_EPS = 1e-5  # The default of PyTorch, which fairseq does not change.
 BOS, PAD, EOS, _ = range(len(SPECIAL_TOKENS))
 TOKEN_IDS = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-# Settings that make another network than the network of the paper. Settings that change the names of weights need not
-# be here, because a weight with an unknown name is an error.
+# Settings that make the network differ from the paper's. Settings that also change the names of weights are not listed,
+# because a weight with an unknown name is an error anyway.
 UNLIKE = (
     "cross_self_attention",
     "decoder_normalize_before",
@@ -28,7 +28,7 @@ UNLIKE = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
-# Older versions have these entries, which are not weights.
+# Checkpoints of older versions have entries whose names end like this. They are not weights.
 IGNORED = ("version", "_float_tensor")
 # The oldest versions number the norms of a layer: `layer_norms.0` and so on.
 OLD_NORMS = {
@@ -76,8 +76,8 @@ def import_model(name: str, output: Path) -> str:
     build_tokenizer(words).save_pretrained(output)
     model.save_pretrained(output)
     return (
-        f"The Vaswani model is in {output}. It searches as fairseq-generate does. As with fairseq, text must be "
-        f"tokenised, and cut by subword-nmt with the codes of the model. The tokenizer joins the pieces of "
+        f"The Vaswani model is in {output}. It searches as fairseq-generate does. As with fairseq, its input "
+        f"must be tokenised, and cut by subword-nmt with the codes of the model. The tokenizer joins the pieces of "
         f"translations."
     )
 
@@ -102,7 +102,7 @@ def load_checkpoint(path: Path) -> dict:
 
 
 def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
-    """Return a model that computes the same as a model of fairseq, and searches as `fairseq-generate` does.
+    """Return a model that computes as a model of fairseq does, and searches as `fairseq-generate` does.
 
     Args:
         weights: the weights of the checkpoint.
@@ -110,7 +110,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
 
     Raises:
         ValueError: if a Vaswani model cannot represent the model, or if a weight of a layer is missing.
-        KeyError: if another weight or a setting is missing.
+        KeyError: see `build_config`.
     """
     weights = rename_old_weights(weights)
     config = build_config(weights, settings)
@@ -121,15 +121,15 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
         model.load_state_dict({ours: weights[name] for ours, name in names.items() if name in weights} | foreign)
     except RuntimeError as error:
         raise ValueError(f"the weights do not belong to the Transformer of the paper: {error}") from error
-    # This is the search of `fairseq-generate` without options: 5 beams, the score log P / |Y|, 1 to 200 words. It ends
-    # with five finished hypotheses.
+    # This is the search of `fairseq-generate` without options: 5 beams, the score log P / |Y|, 1 to 200 tokens before
+    # </s>. It ends when five hypotheses are finished.
     model.generation_config = GenerationConfig(
         num_beams=5,
         length_penalty=1.0,
         length_penalty_type="power",
         early_stopping=True,
-        max_new_tokens=201,  # fairseq does not count </s>.
-        min_new_tokens=1,  # No translation begins with </s>.
+        max_new_tokens=201,  # with </s>, which fairseq does not count
+        min_new_tokens=1,  # No translation is empty.
         suppress_tokens=[PAD],
         **TOKEN_IDS,
     )
@@ -137,7 +137,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
 
 
 def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights with the names of the newest version, in which Q, K and V have separate matrices."""
+    """Return the weights under the names of the newest version of fairseq, where Q, K and V have separate matrices."""
     renamed = {}
     for name, weight in weights.items():
         parts = name.split(".")
@@ -162,12 +162,12 @@ def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniCon
 
     Raises:
         ValueError: if a setting makes another network than the network of the paper.
-        KeyError: if a weight that tells a size is missing, or the number of heads.
+        KeyError: if a weight that gives a size, or the number of heads, is missing.
     """
-    on = [name for name in UNLIKE if settings.get(name)]
-    if on:
-        named = ", ".join(f"{name}={settings[name]!r}" for name in on)
-        raise ValueError(f"this model has {named}, which the Transformer of the paper does not have.")
+    unlike_paper = [name for name in UNLIKE if settings.get(name)]
+    if unlike_paper:
+        described = ", ".join(f"{name}={settings[name]!r}" for name in unlike_paper)
+        raise ValueError(f"this model has {described}, which the Transformer of the paper does not have.")
     heads = settings["encoder_attention_heads"]
     if settings.get("decoder_attention_heads", heads) != heads:
         raise ValueError(

@@ -4,8 +4,9 @@ Models of fairseq read text that was tokenised by Moses and then cut by subword-
 continues. The tokenizer looks up the pieces, as `binarize` of fairseq does. In its output it joins the pieces again, as
 `--remove-bpe` does.
 
-The tokenizer does not apply the codes of subword-nmt. They can make pieces that the dictionary does not have, which are
-<unk> to fairseq. Byte-pair encoding in `tokenizers` cannot make a piece without an id.
+The tokenizer does not cut words itself by the codes of subword-nmt. These codes can make pieces that are not in the
+dictionary, and fairseq reads such a piece as <unk>. Byte-pair encoding in the library `tokenizers` cannot do this,
+because there each piece must have an id.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.lines import read_lines
 
-# They are in the order of their ids, which come before the ids of the words in the file.
+# In the order of their ids. The ids of the words in the file follow.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
@@ -75,7 +76,8 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.Sequence(
         [
-            # This decoder puts a space before each piece except the first. No piece begins with the prefix.
+            # This decoder puts a space before each piece except the first, unless the piece begins with the prefix. No
+            # piece begins with a space.
             decoders.WordPiece(prefix=" ", cleanup=False),
             decoders.Fuse(),
             decoders.Replace(Regex("@@( |$)"), ""),

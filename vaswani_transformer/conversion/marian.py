@@ -1,12 +1,12 @@
 """Convert models of MarianMT to this package and back, for any language pair of OPUS-MT.
 
-The network of Marian is the network of the paper with these differences: attention and logits have biases, sines and
-cosines lie in halves (`position_layout="concatenated"`), and the epsilon of layer normalisation is 1e-5. The search of
-Marian divides log P by |Y|^alpha. The padding token starts the decoder and is never generated.
+The network of Marian is the network of the paper with these differences: attention and logits have biases, all sines of
+a position come before all cosines (`position_layout="concatenated"`), and the epsilon of layer normalisation is 1e-5.
+The search of Marian divides log P by |Y|^alpha. The padding token starts the decoder and is never generated.
 
-The conversion copies the numbers of all weights, with two exceptions. If our positions are interleaved, the features of
-the residual stream change their order. This does not change the result. If Marian does not scale its embeddings, ours
-are divided by sqrt(d_model). Then they cannot be tied to the projection.
+The conversion copies all weights, with two exceptions. If sines and cosines alternate in our positions, the features of
+the residual stream change their order, which does not change the result. If Marian does not scale its embeddings, ours
+are divided by sqrt(d_model), because our model multiplies them by it. Then they cannot be tied to the projection.
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.
-TOLERANCE = 1e-4  # The allowed difference of logits. The logits of another network differ by far more.
-# A generation config has these entries, which are no options of the search.
+TOLERANCE = 1e-4  # The allowed relative difference of logits. The logits of another network differ by far more.
+# Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # They write to the residual stream. The other modules read from it.
 # These fields have the same name in both configs.
@@ -91,7 +91,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     difference = compare_logits(model, marian)
     marian.to(dtype).save_pretrained(output)
     tokenizer.save_pretrained(output)
-    lines = [f"The MarianMTModel is in {output}. Its logits differ by {difference:.1e} at most."]
+    lines = [f"The MarianMTModel is in {output}. Its logits differ from ours by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
         lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
     search = SearchOptions.resolve(model.generation_config)
@@ -155,7 +155,7 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
 
 
 def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
-    """Return a MarianMTModel that computes as `model` does. It gets the options of the search that Marian has.
+    """Return a MarianMTModel that computes as `model` does. It gets the search options that Marian has.
 
     Raises:
         ValueError: if Marian cannot represent `model`. The message names the field.
@@ -164,10 +164,9 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
     copy_weights(model, marian)
     options = {name: value for name, value in search_options(model).items() if name not in OWN_OPTIONS}
     if not options.keys() & {"max_length", "max_new_tokens"}:
-        options["max_length"] = (
-            model.config.max_position_embeddings
-        )  # Without a limit, transformers stops at 20 tokens.
-    # A plain GenerationConfig with some of these options could not be saved.
+        # Without a limit, transformers stops at 20 tokens.
+        options["max_length"] = model.config.max_position_embeddings
+    # transformers refuses to save a plain GenerationConfig with some of these options.
     marian.generation_config = VaswaniGenerationConfig(**options)
     return marian
 
@@ -237,7 +236,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
             our_name, our_weight = our_weights[name]
             if our_name.split(".")[-2] in MODULES_THAT_WRITE:
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # The bias of a module that reads belongs to no feature of the stream.
+            elif our_weight.dim() == 2:  # A bias of a module that reads is no vector of the stream.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.
@@ -250,7 +249,7 @@ def marian_name(name: str) -> str:
 
 
 def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> dict:
-    """Return the options of the search of `model` that differ from the defaults of transformers."""
+    """Return the search options of `model` that differ from the defaults of transformers."""
     options = model.generation_config.to_diff_dict()
     return {name: value for name, value in options.items() if name not in HOUSEKEEPING}
 
@@ -262,7 +261,7 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
     The inputs are two sentences of random tokens, one of which is padded. The dtype is float32.
 
     Raises:
-        ValueError: if the difference is larger than by rounding.
+        ValueError: if the difference is too large to come from rounding.
     """
     length = min(24, marian.config.max_position_embeddings)
     generator = torch.Generator().manual_seed(0)
@@ -274,7 +273,7 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
     difference = float((ours - theirs).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise ValueError(
-            f"the logits of both models differ by {difference:.1e}, more than by rounding. layer_norm_eps is "
+            f"the logits of both models differ by {difference:.1e}, too much for rounding. layer_norm_eps is "
             f"{model.config.layer_norm_eps} in our model and {LAYER_NORM_EPS} in Marian. Nothing was written."
         )
     return difference

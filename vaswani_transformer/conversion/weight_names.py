@@ -1,6 +1,6 @@
 """Translate our names of weights to the names of fairseq, which MarianMT uses, too."""
 
-# Our part of a name, and fairseq's. If two parts begin in the same way, the longer one comes first.
+# A part of our name, and what fairseq has in its place.
 FAIRSEQ_NAMES = (
     (".self_attention.", ".self_attn."),
     (".self_attention_residual.norm.", ".self_attn_layer_norm."),
@@ -12,7 +12,7 @@ FAIRSEQ_NAMES = (
 
 
 def fairseq_name(name: str) -> str:
-    """Return the name that fairseq and MarianMT use for our weight `name`, if it is a weight of a layer."""
+    """Return the name of fairseq and MarianMT for our weight `name`. Names outside of the layers stay as they are."""
     for ours, theirs in FAIRSEQ_NAMES:
         name = name.replace(ours, theirs)
     return name

@@ -1,8 +1,8 @@
-"""Batches of sentence pairs of like length, with about 25,000 source and 25,000 target tokens (section 5.1).
+"""Batches of sentence pairs of similar length, with about 25,000 source and 25,000 target tokens (section 5.1).
 
 `plan_updates` chooses the pairs of each update of an epoch. `split_update` cuts an update into micro-batches of equal
-work. `UpdateStream` reads the micro-batches of one process. The results depend on the arguments alone, so all processes
-agree on them.
+work. `UpdateStream` reads the micro-batches of one process. All results depend on the arguments alone, so all processes
+make the same plan.
 
 Shapes: B pairs of a batch, S tokens of its longest source, T tokens of its longest target.
 """
@@ -21,23 +21,23 @@ import torch
 
 from ..model.loss_vaswani import IGNORE_INDEX
 
-# Each side of a set is two files. They have these names, with the endings .tokens and .offsets.
+# The names of the two sides of a set. Each side has two files, with its name and the endings .tokens and .offsets.
 SIDES = ("input_ids", "labels")
-# This file names for each corpus of a set the number of its pairs, and how often an epoch repeats them.
+# This file lists the number of pairs of each corpus of a set, and how many times each pair is in an epoch.
 CORPORA_FILE = "corpora.json"
 TOKEN_TYPE = np.dtype("<i4")
 OFFSET_TYPE = np.dtype("<i8")
 
 
 def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
-    """Yield batches of rows of like length, as row numbers.
+    """Yield batches of rows of similar length. A batch is a list of row numbers.
 
     The longest rows come first, so that a lack of memory shows in the first batch.
 
     Args:
         lengths: the length of each row, at least 1.
-        limit: the largest padded size of a batch, which is its number of rows * its longest row. A longer row is a
-            batch alone.
+        limit: the largest padded size of a batch, which is its number of rows * the length of its longest row. A row
+            that is longer than `limit` is a batch alone.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while order:
@@ -52,7 +52,8 @@ class TokenColumn:
     Args:
         tokens: the tokens of all stored sentences, one after the other.
         offsets: the index of the first token of each stored sentence, and the end of the last sentence.
-        rows: (N,) indices of the stored sentences that belong to the column. They may be repeated. The default is all.
+        rows: (N,) indices of the stored sentences that belong to the column. An index may occur several times. By
+            default the column has all stored sentences.
 
     Attributes:
         lengths: (N,) the number of tokens of each sentence.
@@ -67,18 +68,18 @@ class TokenColumn:
         return len(self.lengths)
 
     def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
-        """Return the sentences `rows`, filled up with `value` on the right: (B, longest)."""
+        """Return the sentences `rows`, filled up with `value` on the right: (B, length of the longest sentence)."""
         # There is no loop over sentences, because a loop would take as long as an update on a GPU.
         lengths = self.lengths[rows, None]
-        places = np.arange(lengths.max())
-        is_token = places < lengths
+        positions = np.arange(lengths.max())
+        is_token = positions < lengths
         padded = np.full(is_token.shape, value, dtype=np.int64)
-        padded[is_token] = self._tokens[(self._starts[rows, None] + places)[is_token]]
+        padded[is_token] = self._tokens[(self._starts[rows, None] + positions)[is_token]]
         return torch.from_numpy(padded)
 
 
 class TokenizedPairs(torch.utils.data.Dataset):
-    """Pairs of token ids, indexed by the rows of a whole batch."""
+    """Sentence pairs as token ids. An index is the row numbers of a whole batch, and gives this batch."""
 
     def __init__(self, sources: TokenColumn, targets: TokenColumn, *, pad_token_id: int):
         self.sources = sources
@@ -89,7 +90,7 @@ class TokenizedPairs(torch.utils.data.Dataset):
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
         """Map the files that `prepare` wrote into `folder` to memory.
 
-        A corpus of weight n is repeated n times. The repetitions of a pair share its memory.
+        A corpus of weight n is repeated n times. The repetitions of a pair share the memory of its token ids.
 
         Raises:
             FileNotFoundError: if a file is missing.
@@ -114,7 +115,7 @@ class TokenizedPairs(torch.utils.data.Dataset):
         return len(self.sources)
 
     def __getitem__(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
-        """Return `input_ids` and `attention_mask` (B, S), `labels` (B, T)."""
+        """Return the batch of the pairs `rows`: `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)."""
         rows = np.asarray(rows)
         input_ids = self.sources.pad(rows, value=self.pad_token_id)
         lengths = torch.from_numpy(self.sources.lengths[rows])
@@ -137,7 +138,7 @@ def plan_updates(
     As in tensor2tensor, pairs are sorted by the length of their longer side. Pairs with equal longer sides are sorted
     by the length of their target, and the remaining order is random. The sorted pairs are cut where one more pair would
     bring the padded source or target over `tokens_per_batch`. Then the updates are shuffled. An update is the work of
-    all processes together: the plan does not depend on their number or on the accumulation of gradients.
+    all processes together. So the plan does not depend on the number of processes or the accumulation of gradients.
 
     Args:
         source_lengths, target_lengths: the number of tokens of each pair, `</s>` included.
@@ -161,7 +162,7 @@ def plan_updates(
     while start < len(order):
         starts.append(start)
         counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
-        # Find the largest number of pairs that fits. As `longest` ascends, the last pair of a part is its longest.
+        # Find the largest number of pairs that fits. As `longest` ascends, the last pair of an update is its longest.
         start += bisect_right(counts, tokens_per_batch, key=lambda n: n * int(longest[start + n - 1]))
     updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
     if epoch or not short_first:
@@ -172,17 +173,17 @@ def plan_updates(
 def split_update(
     rows: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, *, num_parts: int
 ) -> list[np.ndarray]:
-    """Cut one update into micro-batches with as equal numbers of padded tokens as whole pairs allow.
+    """Cut one update into micro-batches. Their numbers of padded tokens are as equal as whole pairs allow.
 
-    The pairs of an update are alike in the length of their longer side only. If they are sorted by target length minus
-    source length, neighbours are alike on both sides. So smaller micro-batches need less padding. On Multi30k, 8 % of
-    the tokens of whole updates (of 25,000 tokens) are padding, 5 % in quarters, and 3 % in eighths, as on the eight
-    devices of the paper.
+    The pairs of an update are similar only in the length of their longer side. After they are sorted by target length
+    minus source length, neighbours are similar on both sides. So smaller micro-batches need less padding. On Multi30k,
+    8 % of the tokens are padding if updates of 25,000 tokens are not cut, 5 % if each is cut into four micro-batches,
+    and 3 % if it is cut into eight, as on the eight devices of the paper.
 
     Args:
         rows: the row numbers of one update.
         source_lengths, target_lengths: the number of tokens of every pair of the corpus.
-        num_parts: the number of micro-batches of all processes together. If there are too few pairs, the last
+        num_parts: the number of micro-batches of all processes together. If the update has too few pairs, the last
             micro-batches are empty.
 
     Returns:
@@ -194,7 +195,7 @@ def split_update(
     sides = source_lengths[order].astype(np.int64), target_lengths[order].astype(np.int64)
     low = int(sum(side.sum() for side in sides)) // num_parts
     high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
-    # Find the smallest limit that needs at most `num_parts` parts.
+    # Find the smallest limit on the padded tokens of a part for which `num_parts` parts suffice.
     low += bisect_left(range(low, high), True, key=lambda limit: len(_cut(*sides, limit)) <= num_parts)
     parts = np.split(order, _cut(*sides, low)[1:])
     return parts + [rows[:0]] * (num_parts - len(parts))
@@ -205,13 +206,13 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 
     Args:
         sources, targets: the number of tokens of each pair.
-        limit: the most padded tokens of a part, both sides together. A larger pair is a part alone.
+        limit: the most padded tokens of a part, both sides together. A pair with more tokens is a part alone.
     """
     starts = []
     start = 0
     while start < len(sources):
         starts.append(start)
-        # No more pairs can fit, because each of them takes at least as many padded tokens as the first pair.
+        # A part cannot hold more pairs, because each pair takes at least as many padded tokens as the first one.
         part = slice(start, start + max(1, limit // int(sources[start] + targets[start])))
         longest = np.maximum.accumulate(sources[part]) + np.maximum.accumulate(targets[part])
         padded = longest * np.arange(1, len(longest) + 1)
@@ -221,7 +222,7 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 
 @dataclass
 class Update:
-    """The part of one process in one update."""
+    """The micro-batches of one process in one update."""
 
     micro_batches: list[dict[str, torch.Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
     rows: list[np.ndarray]  # the row numbers of each micro-batch
@@ -242,7 +243,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
     Args:
         tokens_per_batch, seed, short_first: see `plan_updates`.
         epoch: the epoch to start in.
-        updates_of_epoch: the number of updates of this epoch to skip.
+        updates_of_epoch: the number of updates to skip at the start of this epoch.
         num_processes: the number of processes that share an update.
         process_index: the process whose part is read.
         accumulation_steps: the number of micro-batches of each process in an update.
@@ -278,7 +279,8 @@ class UpdateStream(torch.utils.data.IterableDataset):
 
     def __iter__(self) -> Iterator[Update]:
         epoch, done = self.epoch, self.updates_of_epoch
-        # A plan of millions of pairs takes seconds. A thread plans the next epoch in time, so that no GPU waits for it.
+        # Planning an epoch of millions of pairs takes seconds. A thread plans the next epoch during the present one, so
+        # that no GPU waits for the plan.
         with ThreadPoolExecutor(max_workers=1) as planner:
             plan = self.plan(epoch=epoch)
             while True:

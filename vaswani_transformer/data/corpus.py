@@ -41,11 +41,13 @@ def read_parallel_files(
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if a line is not UTF-8, or if one file has more lines than the other. The second error is raised
-            after the last pair. Also if both files are the same pipe.
+        ValueError: if both files are the same pipe, if a line is not UTF-8, or if one file has more lines than the
+            other. The last error is raised after the last pair.
     """
     if source_path.exists() and not source_path.is_file() and source_path.samefile(target_path):
-        raise ValueError(f"source and target are both {source_path}, which can be read once: write one to a file.")
+        raise ValueError(
+            f"source and target are both {source_path}, which can be read only once: write one of them to a file."
+        )
     sides = map(read_lines, (source_path, target_path), digests)
     for number, (source, target) in enumerate(zip_longest(*sides), start=1):
         if source is None or target is None:
@@ -62,13 +64,13 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
 
     A line of .tsv is a source, a tab and a target, and `"` is an ordinary character. The first row of .csv names the
     columns, and quoted cells may contain commas and line breaks. The csv module refuses cells of more than 131,072
-    characters, so a quote that is never closed does not read the whole file.
+    characters. So a cell whose quote is never closed does not take in the whole file.
 
     Raises:
         LookupError: if a row has too many or too few cells, or if a column occurs twice.
     """
     if ending in (".jsonl", ".json"):
-        yield from (json.loads(line, object_pairs_hook=_once) for line in lines if line.strip())
+        yield from (json.loads(line, object_pairs_hook=_build_record) for line in lines if line.strip())
         return
     if ending == ".tsv":
         header = columns
@@ -79,11 +81,11 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
     for row in rows:
         if len(row) != len(header):
             raise LookupError(f"expected {len(header)} cells, found {len(row)}")
-        yield _once(list(zip(header, row, strict=True)))
+        yield _build_record(list(zip(header, row, strict=True)))
 
 
-def _once(cells: Sequence[tuple[str, object]]) -> dict:
-    """Return a record of the named `cells`.
+def _build_record(cells: Sequence[tuple[str, object]]) -> dict:
+    """Return the record with these `cells`, which are pairs of name and value.
 
     Raises:
         LookupError: if two cells have the same name.
@@ -102,13 +104,13 @@ def _read_records(
     Args:
         items: lines or rows.
         columns: the names of source and target in a record.
-        place: says in messages where an item is, such as "train.csv, line". The number of the item is added.
-        parse: items -> records.
+        place: the place of an item in messages, without its number, such as "train.csv, line".
+        parse: items -> records. By default the items are the records.
 
     Raises:
         ValueError: if an item is not a pair.
     """
-    numbers = count()
+    numbers = count()  # After an error, the next number is that of the item with the error, counted from 1.
     try:
         for record in parse(item for item, _ in zip(items, numbers, strict=False)):
             yield _pair_of_record(record, columns)
@@ -119,7 +121,7 @@ def _read_records(
 
 
 def _pair_of_record(record: object, columns: Columns) -> Pair:
-    """Return both sides of a record: `{"translation": {"en": ..., "de": ...}}`, or the inner object alone.
+    """Return both sides of a record, which is `{"translation": {"en": ..., "de": ...}}` or the inner object alone.
 
     Raises:
         LookupError: if the record has no text in both columns.
@@ -142,15 +144,16 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
 
 
 def _read_parquet(path: Path) -> Iterator[dict]:
-    with _naming_parquet(path):
+    with _blaming_parquet(path):
         file = pyarrow.parquet.ParquetFile(path)
-        _once([(name, None) for name in file.schema_arrow.names])
+        _build_record([(name, None) for name in file.schema_arrow.names])  # raises an error if a column occurs twice
         for batch in file.iter_batches(ROWS_PER_BATCH):
             yield from batch.to_pylist()
 
 
 @contextlib.contextmanager
-def _naming_parquet(path: Path) -> Iterator[None]:
+def _blaming_parquet(path: Path) -> Iterator[None]:
+    """Turn errors of the block over a parquet file into a ValueError that names `path`."""
     try:
         yield
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
@@ -163,7 +166,7 @@ def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
     source, _, config = name.partition(":")
     try:
         dataset = datasets.load_dataset(source, config, split=split, streaming=True, cache_dir=cache and str(cache))
-        if cache is not None:  # The download is kept for further readings, and not in the user's home.
+        if cache is not None:  # The download is kept for later readings, in `cache` and not in the user's home.
             dataset = datasets.Dataset.from_generator(
                 dataset.__iter__,
                 features=dataset.features,
@@ -189,17 +192,17 @@ def open_parallel(
     """Read pairs from parallel text in any of `ACCEPTED_FORMS`, which the README beside this file explains.
 
     Args:
-        spec: two text files, source first, or one file, folder or dataset. The name shows the form.
+        spec: two text files (source first), or one file, folder or dataset. The names show which form it is.
         columns: the names of source and target in records and headers.
         split: the part to read of a Hub dataset, or of a folder with files such as `train-00000-of-00003.parquet`.
-        cache: a folder that keeps a Hub dataset for further readings. By default each reading downloads the dataset.
+        cache: a folder that keeps a Hub dataset for later readings. By default each reading downloads the dataset.
         digests: a digest for each file to update with its bytes, see `read_lines`. Parquet files do not update them.
 
     Raises:
-        FileNotFoundError: if a folder has no file of `split`, or if a file is missing. The second error may be raised
-            when the first pair is read.
-        ValueError: if `spec` has none of the forms. If a dataset does not exist, or if a line or row is not a pair, the
-            error is raised when this pair is read.
+        FileNotFoundError: if a folder has no file of `split`, or if a file is missing. A missing file may be noticed
+            only when the first pair is read.
+        ValueError: if `spec` has none of the forms, if a dataset does not exist, or if a line or row is not a pair. The
+            last two errors are raised while the pairs are read.
     """
     if _is_on_hub(spec):
         return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")
@@ -242,7 +245,7 @@ def survey(spec: Sequence[str | Path], columns: Columns, *, split: str) -> tuple
         return describe_source(spec, split=split), None
     files = _find_regular_files(spec, split)
     if files[0].suffix == ".parquet":
-        with _naming_parquet(files[0]):
+        with _blaming_parquet(files[0]):
             num_pairs = sum(pyarrow.parquet.read_metadata(file).num_rows for file in files)
         return describe_source(spec, split=split), num_pairs
     digests = [hashlib.sha256() for _ in files]
@@ -275,7 +278,7 @@ def _is_on_hub(spec: Sequence[str | Path]) -> bool:
 
 
 def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
-    """Return the files of `spec`. The files of a folder are its parquet files named after `split`, sorted by name.
+    """Return the files of `spec`. Of a folder, return the parquet files whose names begin with `split`, sorted.
 
     Raises:
         FileNotFoundError: if a folder has no such file.
@@ -284,5 +287,5 @@ def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
     if len(spec) > 1 or not path.is_dir():
         return [Path(name) for name in spec]
     if not (files := sorted(path.glob(f"{split}*.parquet"))):
-        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: name the files after the split.")
+        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: let its files' names begin with {split}.")
     return files

@@ -10,7 +10,7 @@ from .corpus import Pair
 # Longer texts are not sentences. The time to learn a vocabulary from one long word is quadratic in its bytes: 0.1 s for
 # this length, hours for 5 MB.
 MOST_CHARACTERS = 10_000
-# "over max_length" is found later, because it needs the number of tokens.
+# Reasons to drop a pair. `preparation` finds pairs "over max_length", because it knows their numbers of tokens.
 REASONS = ("endless", "empty", "unequal", "duplicate", "over max_length")
 
 
@@ -22,11 +22,12 @@ def filter_pairs(
     Pairs with an empty side, or with a side of more than `MOST_CHARACTERS`, never pass.
 
     Args:
-        counts: is updated with each pair. "read" counts all pairs, and each of `REASONS` the pairs dropped for it.
+        counts: is updated with each pair. "read" counts all pairs. Each of `REASONS` counts the pairs that are dropped
+            for this reason.
         max_length_ratio: the largest ratio of the longer side to the shorter one, in words. By default every ratio
             passes. Moses's cleaning script uses 9.
-        seen: digests of earlier pairs, whose repetitions are dropped. The digests of the yielded pairs are added. By
-            default repetitions pass. A source with two translations is two different pairs.
+        seen: digests of earlier pairs. A pair with one of these digests is dropped as a duplicate. The digest of each
+            yielded pair is added. By default duplicates pass. Two translations of one source are two different pairs.
     """
     for pair in pairs:
         counts["read"] += 1
@@ -37,7 +38,7 @@ def filter_pairs(
 
 
 def summarise(counts: Mapping[str, int]) -> str:
-    """Return a sentence that says how many pairs were read, and how many were dropped for which reason."""
+    """Return how many pairs were read, and how many were dropped for each reason, in words."""
     dropped = [f"{counts[reason]:,} {reason}" for reason in REASONS if counts.get(reason)]
     return f"read {counts['read']:,} pairs, dropped {', '.join(dropped) or 'none'}"
 
@@ -54,8 +55,8 @@ def _reason_to_drop(source: str, target: str, max_length_ratio: float | None, se
         if longer > max_length_ratio * shorter:
             return "unequal"
     if seen is not None:
-        # The length distinguishes ("ab", "c") from ("a", "bc"). Two of 36M pairs have the same 64 bits with probability
-        # 36M^2 / 2^65 = 4e-5.
+        # The length distinguishes ("ab", "c") from ("a", "bc"). The probability that any two of 36M different pairs
+        # have the same digest of 64 bits is 36M^2 / 2^65 = 4e-5.
         text = f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass")
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         if digest in seen:

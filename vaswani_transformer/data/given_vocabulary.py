@@ -14,22 +14,23 @@ CODES = b"#version:"  # the first bytes of a file with BPE codes of subword-nmt
 
 
 class _Extractor(SentencePieceExtractor):
+    """An extractor of pieces and merges that also works for byte-pair encodings."""
+
     def extract(self, scores: Sequence[tuple[str, float]]) -> tuple[dict[str, int], list[tuple[str, str]]]:
         vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
         return vocabulary, generate_merges(vocabulary, scores)
 
 
 class _Converter(SpmConverter):
-    """The converter of transformers, whose own extractor fails for byte-pair encodings."""
+    """The converter of transformers with another extractor. The converter's own one fails for byte-pair encodings."""
 
     SpmExtractor = _Extractor
 
 
 def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in the file `path`, set up to end inputs and labels with `</s>`.
+    """Return the tokenizer in the file `path`, changed so that inputs and labels end with `</s>`.
 
-    The pieces and the normalisation of the file stay. Of `<s>`, `<pad>`, `</s>` and `<unk>`, those that the file does
-    not have are added.
+    The pieces and the normalisation of the file stay. If `<s>`, `<pad>`, `</s>` or `<unk>` is missing, it is added.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -40,7 +41,7 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     if content.startswith(CODES):
         raise ValueError(
             f"{path} holds BPE codes of subword-nmt, which cannot be converted. Leave --keep_vocabulary out: then a "
-            f"new byte-pair encoding is learned from plain text. A model of fairseq is converted by vaswani convert."
+            f"new byte-pair encoding is learned from plain text. To convert a model of fairseq, use vaswani convert."
         )
     try:
         tokenizer = Tokenizer.from_str(content.decode()) if content.startswith(b"{") else _convert(path)
@@ -51,7 +52,7 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
-    _break_typed_names(tokenizer)
+    _split_typed_names(tokenizer)
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
@@ -61,14 +62,15 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     )
 
 
-def _break_typed_names(tokenizer: Tokenizer) -> None:
-    """Encode the name of a special token in a text, such as `</s>`, as several ordinary pieces."""
+def _split_typed_names(tokenizer: Tokenizer) -> None:
+    """Let `tokenizer` encode the name of a special token in a text, such as `</s>`, as several ordinary pieces."""
     tokenizer.encode_special_tokens = True
     names = SPECIAL_TOKENS.values()
-    typed = [name for name in names if tokenizer.token_to_id(name) in tokenizer.encode(f"a {name}").ids]
-    if typed:
+    whole_names = [name for name in names if tokenizer.token_to_id(name) in tokenizer.encode(f"a {name}").ids]
+    if whole_names:
         steps = [] if tokenizer.pre_tokenizer is None else [tokenizer.pre_tokenizer]
-        steps += [pre_tokenizers.Split(name[:-1], "isolated") for name in typed]
+        # The pre-tokeniser cuts "</s>" into "</s" and ">", so that no piece can be the whole name.
+        steps += [pre_tokenizers.Split(name[:-1], "isolated") for name in whole_names]
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
 

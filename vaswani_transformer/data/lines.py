@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# Longer lines are cut. Otherwise a line that never ends, such as a gigabyte of zeros in a small .gz, fills the memory.
+# Longer lines are cut. Otherwise a line without end, such as a gigabyte of zeros in a small .gz, would fill the memory.
 MOST_LINE_BYTES = 2**20
 UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 COMPRESSED = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"  # gzip, bzip2, xz, zstd, zip
 
-Digest = Any  # A digest from hashlib, which has no public type for it.
+Digest = Any  # A digest object of hashlib. Hashlib has no public type for these objects.
 
 
 class _DigestedFile(io.FileIO):
-    """A file that updates a digest with the bytes that are read."""
+    """A file that updates a digest with all bytes that are read from it."""
 
     def __init__(self, path: Path, digest: Digest):
         super().__init__(path)
@@ -41,7 +41,8 @@ def read_lines(path: Path, digest: Digest | None = None) -> Iterator[str]:
 
     Raises:
         FileNotFoundError: if the file does not exist. This error is raised by the call, before the first line is read.
-        ValueError: if a line is not UTF-8 or a compressed file is damaged, when this line is reached.
+        ValueError: if a line is not UTF-8, or if a compressed file is damaged. This error is raised when reading
+            reaches the faulty place.
     """
     Path(path).stat()
     return _lines_of_file(Path(path), digest)
@@ -67,13 +68,13 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """Decode lines that were read in binary mode; see `read_lines` for the rules.
 
     Args:
-        name: names the file in messages.
+        name: the name of the file in messages.
 
     Raises:
         ValueError: if a line is not UTF-8.
     """
     for number, raw_line in enumerate(raw_lines, start=1):
-        # If a line is cut, its last character may be cut in the middle.
+        # A line that was cut may end in the middle of a character. This character is ignored.
         errors = "strict" if len(raw_line) < MOST_LINE_BYTES else "ignore"
         try:
             line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)

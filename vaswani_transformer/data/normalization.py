@@ -1,4 +1,4 @@
-"""Normalise text before a tokenizer cuts it, so that text that looks alike gets the same ids.
+"""Normalise text before a tokenizer cuts it, so that texts that look alike get the same token ids.
 
 The rules are stored in tokenizer.json. So they also apply where this package is not installed.
 """
@@ -8,13 +8,14 @@ import unicodedata
 
 from tokenizers import Regex, normalizers
 
-# Format characters that change nothing visible, such as the soft hyphen, the zero-width space, marks of direction and
-# the byte order mark. Characters that join letters or pictures, and the tags of flags, are not in this list.
+# Format characters without a visible effect, such as the soft hyphen, the zero-width space, marks of direction and the
+# byte order mark. Two kinds are not in this list: characters that join letters or pictures, and the tag characters of
+# emoji flags.
 INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\ufeff\ufff9\ufffa\ufffb" + "".join(
     chr(code) for first, last in ((0x202A, 0x202E), (0x2060, 0x206F)) for code in range(first, last + 1)
 )
 JOINERS = r"\x{200c}\x{200d}"
-# After these characters a joiner changes what is seen: letters of scripts that join letters, and pictures.
+# A joiner has a visible effect only after these characters: letters of scripts that join letters, and pictures.
 JOINING = r"\x{600}-\x{1cff}\x{2190}-\x{2bff}\x{a800}-\x{abff}\x{fe0f}\x{10a00}-\x{11fff}\x{1e900}-\x{1fbff}"
 
 
@@ -25,14 +26,14 @@ def build_normalizer() -> normalizers.Normalizer:
     - Each run of white space and line breaks becomes one space. White space at the end is removed. White space at the
       start becomes the space that every first word has.
     - Control characters and invisible format characters are removed.
-    - Letters and marks of full width become plain ones, and Latin ligatures become letters.
+    - Full-width letters and punctuation marks get their usual width, and Latin ligatures become separate letters.
 
     The other replacements of NFKC are not made, because "10²" and "1½" would become other numbers.
     """
     return normalizers.Sequence(
         [
-            # White space at the start is replaced and not removed, because the pre-tokeniser recognises the first word
-            # by its offset of 0 in the original text.
+            # White space at the start becomes a space and is not removed, because the pre-tokeniser recognises the
+            # first word by its offset of 0 in the original text.
             normalizers.Replace(Regex(rf"\A[\s\p{{Cc}}{JOINERS}{INVISIBLE}]+"), " "),
             normalizers.Precompiled(_compile(_list_rules())),
             normalizers.Replace(Regex(rf"[\x00{JOINERS}](?<![{JOINING}][{JOINERS}])"), ""),
@@ -44,14 +45,17 @@ def build_normalizer() -> normalizers.Normalizer:
 
 
 def is_normalised(text: str) -> bool:
-    """Return True if the normaliser surely leaves `text` as it is. This test takes a tenth of the normaliser's time."""
+    """Return True only if the normaliser would not change `text`.
+
+    This quick test takes a tenth of the normaliser's time. It also returns False for some texts that would not change.
+    """
     return text.isprintable() and max(text, default="") < "\u0300" and "  " not in text and text == text.strip(" ")
 
 
 def _list_rules() -> dict[str, str]:
     """Return the characters to replace, each with its replacement."""
     rules = dict.fromkeys(INVISIBLE, "")
-    for character in map(chr, range(1, 0x10000)):  # No later character needs a rule.
+    for character in map(chr, range(1, 0x10000)):  # No character from U+10000 on needs a rule.
         if character.isspace():
             rules[character] = " "
         elif unicodedata.category(character) == "Cc":
@@ -62,9 +66,9 @@ def _list_rules() -> dict[str, str]:
 
 
 def _compile(rules: dict[str, str]) -> bytes:
-    """Return `rules` in the binary form of SentencePiece: a double array of the keys' bytes, then the values.
+    """Return `rules` in the binary form of SentencePiece: a double-array trie of the keys' bytes, then the values.
 
-    A regular expression for each character would take many times as long.
+    Normalising with a regular expression for each character would take many times as long.
     """
     starts = {}
     values = b""
@@ -78,7 +82,7 @@ def _compile(rules: dict[str, str]) -> bytes:
             node = node.setdefault(byte, {})
         node[0] = starts[value]
     units: dict[int, int] = {0: 0}
-    bases: set[int] = set()  # Each node needs another base: two nodes with the same base would share their children.
+    bases: set[int] = set()  # No two nodes have the same base, because they would share their children.
     open_nodes = [(0, 0, tree)]
     while open_nodes:
         at, label, node = open_nodes.pop()
@@ -93,5 +97,5 @@ def _compile(rules: dict[str, str]) -> bytes:
                 open_nodes.append((base ^ byte, byte, child))
             else:
                 units[base] = 1 << 31 | child
-    size = (max(units) | 255) + 1  # The array ends on a full block, because a search may look up any byte of a node.
+    size = (max(units) | 255) + 1  # The last block of 256 is full, because a search may look up any byte after a node.
     return struct.pack(f"<{size + 1}I", 4 * size, *(units.get(at, 0) for at in range(size))) + values

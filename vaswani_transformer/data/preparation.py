@@ -1,8 +1,8 @@
 """Prepare sentence pairs for training: write a folder with a tokenizer and with token ids.
 
-The README beside this file lists the files of the folder. Training maps the token ids to memory. They are int32, one
-sentence after the other, in the order of the corpora. Offsets are int64: the start of each sentence, and the end of the
-last sentence.
+The README beside this file lists the files of the folder. Token ids are int32, one sentence after the other, in the
+order of the corpora. Training maps these files to memory. Offsets are int64: the start of each sentence, and the end of
+the last sentence.
 """
 
 import copy
@@ -29,12 +29,14 @@ from .corpus import Pair
 from .filtering import filter_pairs, summarise
 from .tokenization import cuts_words_apart, train_tokenizer
 
-SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}  # of subword-nmt and SentencePiece, and a remedy
-FORMAT = 6  # The format of the files in the folder.
-# The vocabulary is learnt from at most this number of pairs. They are every k-th pair of all corpora, whatever the
-# weights. Learning needs 1.2 KB of memory per different word, which would be gigabytes for the paper's 4.5M pairs.
+# Mark of sub-words in the output of subword-nmt or SentencePiece -> a command that joins the sub-words.
+SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}
+FORMAT = 6  # The version of the format of the files in the folder.
+# The vocabulary is learnt from at most this number of pairs: every k-th pair of all corpora, whatever their weights.
+# Learning needs 1.2 KB of memory per different word, which would be gigabytes for the paper's 4.5M pairs.
 VOCABULARY_PAIRS = 500_000
-PAIRS_PER_BLOCK = 25_000  # The number of pairs in memory. Larger blocks encode fewer words twice.
+# The number of pairs that are in memory at a time. A word is encoded once per block, so larger blocks save time.
+PAIRS_PER_BLOCK = 25_000
 Keep = Callable[[Iterable[Pair], Counter[str]], Iterator[Pair]]  # `filter_pairs` with its settings.
 
 
@@ -68,10 +70,10 @@ def prepare(
     inputs: Mapping[str, object] | None = None,
     log: Callable[[str], object] = lambda message: None,
 ) -> dict:
-    """Learn the vocabulary and tokenise both sets into `folder`, which appears when it is complete.
+    """Learn a vocabulary, and write the tokenised training set and development set into `folder`.
 
-    The same arguments give the same bytes. Memory grows with the corpus only for `drop_duplicates`, by 80 bytes per
-    pair.
+    The folder appears when it is complete. The same arguments give the same bytes. Memory grows with the corpus only
+    for `drop_duplicates`, by 80 bytes per pair.
 
     Args:
         corpora: the training set. It is read twice. A corpus without `num_pairs` is read once more, to count them.
@@ -80,14 +82,15 @@ def prepare(
         vocab_size, subword_model: see `train_tokenizer`.
         max_length: the most tokens of a side. Longer pairs of both sets are dropped.
         max_length_ratio: see `filter_pairs`. This filter applies to training pairs only.
-        drop_duplicates: drop training pairs that occurred before in any corpus.
+        drop_duplicates: drop a training pair if an equal pair came before it in any corpus.
         tokenizer: the tokenizer to use. By default a vocabulary is learnt.
-        inputs: a description of the text as JSON values (`corpus.describe_source`), to notice when the text changes.
-        log: is called with a line at each stage.
+        inputs: a description of the text as JSON values (see `corpus.describe_source`). By it, a later call notices
+            that the text has changed.
+        log: a function that gets a line of text at each stage.
 
     Returns:
-        the contents of `preparation.json`: settings, digests, and counts of pairs and tokens. Weights do not change the
-        counts.
+        the contents of `preparation.json`: settings, digests, and counts of pairs and tokens. The counts do not depend
+        on the weights of the corpora.
 
     Raises:
         ValueError: if no training pair or no development pair is left, if `folder` has other contents, or if it is a
@@ -118,7 +121,7 @@ def prepare(
         claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
-    dev_pairs = list(read_dev())  # These few pairs are read first, so that their errors show before the long work.
+    dev_pairs = list(read_dev())  # The small set is read first, so that its errors show before the long work.
     _warn_of_marks(dev_pairs)
     if tokenizer is None:
         keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
@@ -145,7 +148,7 @@ def prepare(
 
 
 def _warn_of_marks(pairs: Sequence[Pair]) -> None:
-    """Warn if most pairs hold marks of sub-words, which would be learnt and written as text."""
+    """Warn if most pairs hold marks of sub-words. A model would learn the marks as text."""
     for mark, remedy in SUBWORD_MARKS.items():
         if sum(mark in f"{source} {target}" for source, target in pairs) > len(pairs) / 2:
             warnings.warn(
@@ -167,7 +170,7 @@ def read_preparation(folder: Path) -> dict:
         raise FileNotFoundError(f"{folder} holds no prepared data: run `vaswani prepare` with --output {folder} first.")
     preparation = read_object(path)
     with blaming(path):
-        # A missing entry raises a KeyError.
+        # A missing entry raises a KeyError, which becomes the ValueError.
         itemgetter(
             "fingerprint",
             "files",
@@ -188,7 +191,7 @@ def _learn_vocabulary(
         sum(1 for _ in corpus.read()) if corpus.num_pairs is None else corpus.num_pairs for corpus in corpora
     )
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
-    log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
+    log(f"learning a vocabulary of {vocab_size:,} entries from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
     kept = keep(islice(read_all(corpora), 0, None, stride), Counter())
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 
@@ -196,7 +199,7 @@ def _learn_vocabulary(
 def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
     """Return a function that encodes many sentences as `tokenizer` does.
 
-    If no token can hold two words, the function encodes each different word only once. This takes half of the time.
+    If no token can hold two words, the function encodes each different word only once. This halves the time.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.
@@ -204,7 +207,7 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
     encoder = tokenizer.backend_tokenizer
     end_id = tokenizer.eos_token_id
     encoder.encode_special_tokens = tokenizer.split_special_tokens
-    # The file of a tokenizer may enable truncation and padding. Then sentences would be cut without a message.
+    # A tokenizer.json may enable truncation and padding. Truncation would cut sentences without a message.
     encoder.no_truncation()
     encoder.no_padding()
     example = encoder.encode("a")
@@ -216,11 +219,11 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
         return [encoding.ids for encoding in encoder.encode_batch_fast(texts, **options)]
 
     def encode_by_words(texts: Sequence[str]) -> list[list[int]]:
-        # A sentence with white space other than single spaces is encoded as one word.
-        split = [words if " ".join(words := text.split()) == text else [text] for text in texts]
-        different = list(dict.fromkeys(chain.from_iterable(split)))
-        ids = dict(zip(different, encode(different, add_special_tokens=False), strict=True))
-        return [[*chain.from_iterable(map(ids.__getitem__, words)), end_id] for words in split]
+        # A sentence with white space other than single spaces is encoded whole, as if it were one word.
+        sentences = [words if " ".join(words := text.split()) == text else [text] for text in texts]
+        unique_words = list(dict.fromkeys(chain.from_iterable(sentences)))
+        ids = dict(zip(unique_words, encode(unique_words, add_special_tokens=False), strict=True))
+        return [[*chain.from_iterable(map(ids.__getitem__, words)), end_id] for words in sentences]
 
     return encode_by_words if cuts_words_apart(encoder) else encode
 
@@ -238,8 +241,8 @@ def _store(
     Args:
         encode: sentences -> token ids.
         max_length: the most tokens of a side. Longer pairs are dropped.
-        keep: chooses the pairs to write.
-        texts: a list to extend by the written pairs.
+        keep: a function that yields the pairs to write.
+        texts: a list to which the written pairs are appended, as text.
 
     Returns:
         counts of pairs and tokens.
@@ -256,6 +259,7 @@ def _store(
         num_before = counts["pairs"]
         pairs = keep(tqdm(corpus.read(), desc=folder.name, unit=" pairs", leave=False, disable=None), counts)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
+            # A row is (pair, token ids of the source, token ids of the target).
             rows = zip(block, *map(encode, zip(*block, strict=True)), strict=True)
             rows = [row for row in rows if max(len(row[1]), len(row[2])) <= max_length]
             counts["over max_length"] += len(block) - len(rows)
@@ -274,7 +278,7 @@ def _store(
 
 
 def _append(path: Path, sentences: Sequence[list[int]]) -> int:
-    """Append the token ids of sentences to the files of a side, and return the number of tokens."""
+    """Append the token ids of `sentences` to the two files of a side; return the number of appended tokens."""
     tokens = np.fromiter(chain.from_iterable(sentences), TOKEN_TYPE)
     with open(path.with_suffix(".tokens"), "ab") as token_file, open(path.with_suffix(".offsets"), "ab") as offset_file:
         ends = np.cumsum(list(map(len, sentences)), dtype=OFFSET_TYPE) + token_file.tell() // TOKEN_TYPE.itemsize

@@ -17,9 +17,9 @@ class Source:
     Attributes:
         names: "phrasebook" alone, or one of `corpus.ACCEPTED_FORMS`.
         languages: the languages of source and target.
-        columns: the names of the columns of source and target. A column that is `None` has the name of its language.
+        columns: the names of the columns of source and target. `None` stands for the name of the column's language.
         split: see `open_parallel`.
-        num_pairs: the number of pairs to generate if the text is the phrasebook.
+        num_pairs: the number of pairs to generate if the text is the phrasebook. Other text ignores it.
         cache: see `open_parallel`.
 
     Raises:
@@ -59,7 +59,7 @@ class Source:
         return describe_source(self.names, split=self.split)
 
     def survey(self) -> tuple[list[dict], int | None]:
-        """Read the text once; return what `describe` returns, and the number of pairs or `None`."""
+        """Read the text once; return what `describe` returns, and the number of pairs (`None` if unknown)."""
         if self._is_phrasebook:
             return self.describe(), self.num_pairs
         return survey(self.names, self._columns, split=self.split)

@@ -1,6 +1,6 @@
 """Learn one vocabulary for source and target (section 5.1): byte-pair encoding, or word pieces for English-French.
 
-Both kinds work on bytes. So no word is unknown, and decoding restores any text, as `normalization` changed it. The
+Both kinds work on bytes. So no word is unknown, and decoding restores every normalised text (see `normalization`). The
 result is a plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
 """
 
@@ -14,12 +14,12 @@ from transformers import PreTrainedTokenizerFast
 from .normalization import build_normalizer, is_normalised
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
-# They are in the order of their ids. VaswaniConfig has the same ids as defaults.
+# The special tokens in the order of their ids. These ids are the defaults of VaswaniConfig.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than counting their words.
-PIECE_WINDOW = 200  # A word of more bytes is split into parts before the search for word pieces.
-# If there are fewer entries than requested, their number is rounded down to a multiple of this. Matrices of other sizes
-# are slow on GPUs.
+PIECE_WINDOW = 200  # A word of more bytes is split into parts of this size before the search for word pieces.
+# If the text gives fewer entries than requested, their number is rounded down to a multiple of this number. Matrices of
+# other sizes are slow on GPUs.
 SIZE_MULTIPLE = 8
 
 
@@ -33,15 +33,15 @@ def train_tokenizer(
 
     Args:
         texts: sentences of both languages, in any order. They are read once.
-        vocab_size: the number of entries, with special tokens and the 256 bytes. A small corpus gives fewer entries,
-            then a multiple of 8.
+        vocab_size: the number of entries, with special tokens and the 256 bytes. A small corpus gives fewer entries.
+            Their number is then a multiple of 8.
         subword_model: "bpe" merges pairs in the order in which they were learnt (English-German). "wordpiece" chooses
-            the longest piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
+            the longest piece that fits, from left to right (English-French, 32,000 entries; Wu et al. 2016).
         reserved: entries that the caller will add later. `vocab_size` includes them. The collection may grow while
             `texts` are read.
 
     Returns:
-        a tokenizer that appends `</s>` to inputs and labels. To call `train_new_from_iterator` on word pieces, give it
+        a tokenizer that appends `</s>` to inputs and labels. If it has word pieces, its `train_new_from_iterator` needs
         `continuing_subword_prefix=""`: these word pieces have no mark, but transformers expects "##".
 
     Raises:
@@ -52,8 +52,8 @@ def train_tokenizer(
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(alphabet) + len(SPECIAL_TOKENS)
     tokenizer = Tokenizer(models.BPE())
-    # The pre-tokeniser adds the space of the first word, and not the normaliser. So this space does not disturb the
-    # search for added tokens in the normalised text.
+    # The pre-tokeniser, and not the normaliser, adds the space before the first word. If the normaliser added it, the
+    # space would disturb the search for added tokens in the normalised text.
     first_space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first_space, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     trainer = trainers.BpeTrainer(
@@ -71,9 +71,9 @@ def train_tokenizer(
         raise ValueError(
             f"vocab_size must be at least {smallest} (256 bytes and the special tokens), got {vocab_size}."
         )
-    learnt = tokenizer.get_vocab_size()
-    size = vocab_size if learnt >= vocab_size else max(smallest, learnt // SIZE_MULTIPLE * SIZE_MULTIPLE)
-    if learnt > size:
+    num_learnt = tokenizer.get_vocab_size()
+    size = vocab_size if num_learnt >= vocab_size else max(smallest, num_learnt // SIZE_MULTIPLE * SIZE_MULTIPLE)
+    if num_learnt > size:
         tokenizer = _leave_out_last_entries(tokenizer, size=size)
     if subword_model == "wordpiece":
         # As in Wu et al., the space marks the first piece of a word, so inner pieces need no mark. The pieces are the
@@ -103,9 +103,10 @@ def train_tokenizer(
 
 
 def cuts_words_apart(tokenizer: Tokenizer) -> bool:
-    """Return True if no token of `tokenizer` can hold two words.
+    """Return True only if no token of `tokenizer` can hold two words.
 
-    This is known only of a tokenizer that differs from the result of `train_tokenizer` in nothing but its vocabulary.
+    This is certain if `tokenizer` differs from a result of `train_tokenizer` only in its vocabulary. For any other
+    tokenizer, return False.
     """
     states = [json.loads(tokenizer.to_str())]
     subword_model = "wordpiece" if states[0]["model"]["type"] == "WordPiece" else "bpe"

@@ -1,1 +1,1 @@
-"""The function of the model, faster, where the package is installed."""
+"""Engines, which compute what a model computes, but faster. They need the installed package."""

@@ -1,7 +1,7 @@
-"""A model for searches on one device: it computes what `layers_vaswani` computes, by the fastest products.
+"""An engine: a copy of a model for searches on one device. It computes what `layers_vaswani` computes, but faster.
 
-A search calls the same layers with few tokens, about ten thousand times per minute. An engine computes once what is
-equal in all steps, and does not copy keys and values when hypotheses change places.
+A search calls the same layers with few tokens, about ten thousand times per minute. An engine computes only once what
+all steps share, and does not copy keys and values when hypotheses change places.
 
 Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size, D d_model.
 """
@@ -25,8 +25,8 @@ from .steps import EngineSteps
 
 logger = logging.get_logger(__name__)
 
-# For each model: the state in which it was compared with an engine, and what differed, in words, or `None`. The key is
-# True for whole engines, and False for engines that only decode.
+# For each model and kind of engine: the state of the model when it was compared with an engine, and the difference in
+# words, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
 COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
 
 
@@ -36,21 +36,21 @@ class Engine(VaswaniGenerationMixin):
         engine = model.build_engine(dtype="bfloat16")
         engine.generate(**inputs)
 
-    An engine copies the weights when it is built; then the model may change or be deleted. `Products` multiplies by the
-    matrices of a layer, and is all that differs between dtypes. `start` begins a search and returns its `Steps`, which
-    hold the keys and values of that search.
+    An engine copies the weights when it is built. Afterwards the model may change or be deleted. `Products` multiplies
+    by the matrices of a layer, and only this class depends on the dtype. `start` begins a search and returns its
+    `EngineSteps`, which hold the keys and values of that search.
 
     Args:
         model: a model without an obstacle, see `find_obstacle`.
         dtype: a floating-point dtype for the copies, by default the model's.
-        for_one_call: True for an engine that is not kept. It only decodes, and copies no more than it must.
+        for_one_call: True for an engine that is not kept. It has no encoder, and copies no more than it must.
 
     Attributes:
-        model: a weak reference to the model, which decodes what an engine cannot.
+        model: a weak reference to the model. Its `generate(engine=...)` uses `forward` where an engine cannot decode.
         state: what `describe_state` returned when the engine was built.
     """
 
-    @torch.inference_mode(False)  # an engine may be built during a search, and is used after it
+    @torch.inference_mode(False)  # An engine that is built in inference mode is also used outside of it.
     @torch.no_grad()
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Engine(VaswaniGenerationMixin):
     ):
         products = build_products(dtype or model.dtype, model.device, copies=not for_one_call)
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        copied = (lambda module: module) if for_one_call else copy.deepcopy  # no call outlives a change
+        copy_if_kept = (lambda module: module) if for_one_call else copy.deepcopy  # No change occurs during a call.
         self.model, self.state = weakref.ref(model), describe_state(model)
-        self.config, self.generation_config = model.config, copied(model.generation_config)
+        self.config, self.generation_config = model.config, copy_if_kept(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
         keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
-        self.target_positions = copied(decoder.positions)
+        self.target_positions = copy_if_kept(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
         head = model.lm_head
         is_tied = head.weight is decoder.embed_tokens.weight
@@ -80,7 +80,7 @@ class Engine(VaswaniGenerationMixin):
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
 
     def generate(self, *args, **kwargs) -> torch.LongTensor | ModelOutput:
-        """Search as the model's `generate` does, where that needs no `forward` of the model."""
+        """Search as the model's `generate` does. Options that need the model's `forward` raise a ValueError."""
         with free_cores(self.device):
             return super().generate(*args, **{"engine": self} | kwargs)
 
@@ -113,8 +113,8 @@ class Engine(VaswaniGenerationMixin):
         """Return the steps of a search after its prompt, and the logits (L * b, V) of the first words.
 
         Args:
-            encoding: (L, S, D) of the sources.
-            source_mask: (L, S), 0 at padding; `None` where nothing is padded.
+            encoding: (L, S, D), the encoded sources.
+            source_mask: (L, S), 0 at padding; `None` if nothing is padded.
             prompt: (L, P), the tokens with which the translations begin.
             num_beams: b.
         """
@@ -132,7 +132,7 @@ class Engine(VaswaniGenerationMixin):
 
 
 def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype | str | None = None) -> Engine:
-    """Return an engine of `model` to keep.
+    """Return an engine of `model` for any number of calls.
 
     Raises:
         ValueError: if an engine would not compute what the model computes; the message says why.
@@ -142,7 +142,7 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
         engine, reason = _build_compared(model, dtype=dtype)
     if reason:
         raise ValueError(
-            f"an engine cannot be built of this model: {reason}. Call generate() without an engine: it uses forward."
+            f"an engine cannot be built of this model: {reason}. Call the model's generate() without an engine."
         )
     return engine
 
@@ -150,7 +150,7 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
 def find_engine(
     model: VaswaniForConditionalGeneration, *, for_one_call: bool = False, kept: Engine | None = None
 ) -> Engine | None:
-    """Return an engine to keep, or for one call; `None` if the model needs its `forward`.
+    """Return an engine for many calls, or for one call; `None` if the model must decode by its `forward`.
 
     Args:
         kept: an earlier engine of `model`, which is returned if the model has not changed since.
@@ -162,7 +162,7 @@ def find_engine(
     engine, difference = _build_compared(model, for_one_call=for_one_call)
     if difference:
         logger.warning_once(
-            f"this model decodes by its forward, which is right but slower than an engine: {difference}."
+            f"this model decodes by its forward, which is correct but slower than an engine: {difference}."
         )
         return None
     return engine
@@ -174,25 +174,30 @@ def _build_compared(
     dtype: torch.dtype | str | None = None,
     for_one_call: bool = False,
 ) -> tuple[Engine | None, str | None]:
-    """Return an engine and `None`; or else `None` or a wrong engine, and in words what differs from `model`."""
+    """Return an engine, and in words how it differs from `model`.
+
+    If they agree, the difference is `None`. Otherwise the engine is wrong or `None`.
+    """
     compared, state = COMPARED.setdefault(model, {}), describe_state(model)
     is_whole = not for_one_call
     known_state, difference = compared.get(is_whole) or compared.get(True) or (None, None)
     is_known = known_state == state
     if is_known and difference:
         return None, difference
-    products = build_products(dtype or model.dtype, model.device)  # raises for a wrong dtype
+    products = build_products(dtype or model.dtype, model.device)  # raises an error for a wrong dtype
     try:
         engine = Engine(model, dtype=products.dtype, for_one_call=for_one_call)
         if not is_known:
-            # Compared in the model's dtype: coarser rounding would hide small differences.
-            alike = engine if engine.dtype == model.dtype else Engine(model)
+            # They are compared in the model's dtype, because coarser rounding would hide small differences.
+            compared_engine = engine if engine.dtype == model.dtype else Engine(model)
             difference = (
-                None if _computes_the_same(alike, model) else "its forward computes other logits than an engine"
+                None
+                if _computes_the_same(compared_engine, model)
+                else "its forward computes other logits than an engine"
             )
-    except (MemoryError, torch.OutOfMemoryError):  # says nothing about the layers, and may not last
+    except (MemoryError, torch.OutOfMemoryError):  # A lack of memory says nothing about the layers, and may pass.
         raise
-    except Exception as error:  # a changed layer may lack anything that an engine reads
+    except Exception as error:  # A changed layer may lack anything that an engine reads.
         engine, difference = None, f"an engine cannot read its layers ({type(error).__name__}: {error})"
     compared[is_whole] = state, difference
     return engine, difference

@@ -43,14 +43,14 @@ class AttentionProducts:
 
 
 class FeedForwardProducts:
-    """Equation 2 and its residual."""
+    """The feed-forward layer (equation 2) with its residual connection and layer normalisation."""
 
     def __init__(self, layer: EncoderLayer | DecoderLayer, products: Products):
         module = layer.feed_forward
         is_relu = type(module.activation) is nn.ReLU
         self.fc1, self.fc2 = products.one(module.fc1, relu=is_relu), products.one(module.fc2)
         self.activation = None if is_relu else module.activation
-        if not is_relu:  # some have weights
+        if not is_relu:  # Some activations have weights.
             self.activation = copy.deepcopy(module.activation).to(products.dtype)
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 
@@ -61,7 +61,7 @@ class FeedForwardProducts:
 
 
 class EncoderProducts:
-    """An `EncoderLayer`."""
+    """An `EncoderLayer` in an engine."""
 
     def __init__(self, layer: EncoderLayer, products: Products):
         self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)
@@ -69,7 +69,7 @@ class EncoderProducts:
         self.feed_forward = FeedForwardProducts(layer, products)
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Return (B, S, D) for (B, S, D); `mask` is True at visible keys, broadcastable to (B, H, S, S)."""
+        """Return the output (B, S, D) for `x` (B, S, D); `mask`, True at visible keys, broadcasts to (B, H, S, S)."""
         attention = self.attention
         q, keys_and_values = (split_heads(projected, attention.num_heads) for projected in attention.project(x))
         k, v = keys_and_values.split(attention.widths, dim=-1)
@@ -79,7 +79,7 @@ class EncoderProducts:
 
 
 class DecoderProducts:
-    """A `DecoderLayer`."""
+    """The matrices of a `DecoderLayer` in an engine. `LayerSteps` computes with them."""
 
     def __init__(self, layer: DecoderLayer, products: Products):
         self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)

@@ -14,13 +14,14 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import prepares_inputs
 from .products import find_private
 
-HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # where transformers defines such hooks
+# The modules of transformers that define harmless hooks, see `is_plain`.
+HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)
 
 
 def find_obstacle(model) -> str | None:
-    """Return why no engine may be built of `model`, in words; `None` if one may."""
+    """Return in words why no engine may be built of `model`; `None` if an engine may be built."""
     if not isinstance(model, VaswaniForConditionalGeneration):
-        return "it is of another class, or of code saved beside its weights"
+        return "its class is not of this package, or comes from code that is saved beside its weights"
     if model.training:
         return "it is in training mode, in which dropout acts; call model.eval()"
     if model.config.attention_window is not None:
@@ -41,7 +42,7 @@ def find_obstacle(model) -> str | None:
 
 
 def _find_change(module: nn.Module, name: str = "") -> str | None:
-    """Return in words what is wrong with the first module under `module` that may compute something else later."""
+    """Return in words which module inside `module` may later compute something else, and why; `None` if none may."""
     if not is_plain(module):
         return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
     if not all(x is None or (type(x) is nn.Parameter and not x.is_meta) for x in module._parameters.values()):
@@ -55,22 +56,23 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 def is_plain(module: nn.Module) -> bool:
     """Return True if no hook, adapter or compilation changes the result of a call of `module`.
 
-    transformers leaves two kinds of hooks on modules. Those that record outputs do nothing between recordings. Those of
+    transformers leaves two kinds of hooks on modules. Hooks that record outputs do nothing between recordings. Hooks of
     gradient checkpointing, on embeddings, only ask for gradients.
     """
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
         "forward" not in vars(module)
-        and "base_layer" not in module._modules  # of peft
+        and "base_layer" not in module._modules  # an adapter of peft
         and module._compiled_call_impl is None
         and all(getattr(hook, "__module__", None) in HARMLESS_HOOKS for hook in hooks)
     )
 
 
 def describe_state(model: VaswaniForConditionalGeneration) -> tuple:
-    """Return what decides the function of `model`: the code of its modules, and the versions of its weights.
+    """Return what decides the function of `model`: its attention kernel, the code of its modules, and its weights.
 
-    PyTorch counts each change of a weight in place, but not one that is written through `.data`.
+    Addresses and versions stand for the weights. PyTorch raises the version of a weight at each change in place, but
+    not at a change through `.data`.
     """
     modules = list(model.modules())
     weights = [x for module in modules for x in module._parameters.values() if x is not None]
@@ -80,7 +82,7 @@ def describe_state(model: VaswaniForConditionalGeneration) -> tuple:
 
 
 def merged_layer(module: nn.Module) -> nn.Linear | None:
-    """Return the layer inside a merged adapter of peft, which computes the same as the adapter."""
+    """Return the layer inside `module` if `module` is a merged adapter of peft: both compute the same. Else `None`."""
     layer = module._modules.get("base_layer")
     if layer is None:
         return None

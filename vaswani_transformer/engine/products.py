@@ -1,7 +1,7 @@
 """Matrix products of an engine, packed on CPUs.
 
-PyTorch's private names are looked up when an engine is built, never at import. If PyTorch lacks one of them, its public
-functions multiply.
+PyTorch's private names are looked up when an engine is built, never at import. If PyTorch lacks one of them, PyTorch's
+public functions multiply.
 """
 
 import operator
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-ONEDNN_MACHINES = ("x86_64", "AMD64")  # where its products were measured
-PRIVATE_NAMES = {  # of torch
+ONEDNN_MACHINES = ("x86_64", "AMD64")  # machines on which oneDNN's products were measured
+PRIVATE_NAMES = {  # our name -> the name in torch
     "reorder": "ops.mkldnn._reorder_linear_weight",
     "multiply": "ops.mkldnn._linear_pointwise",
     "has_bfloat16": "ops.mkldnn._is_mkldnn_bf16_supported",
@@ -23,22 +23,22 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Products:
-    """Matrix products of an engine, by PyTorch's own kernels; subclasses multiply in other ways.
+    """Matrix products of an engine, by PyTorch's public functions; subclasses multiply in other ways.
 
     Args:
         dtype: the dtype of the matrices.
-        copies: False to read matrices from the model if they are in `dtype`, for a search that ends before they change.
+        copies: False to share the model's matrices if they are in `dtype`. They must not change while they are shared.
     """
 
     def __init__(self, dtype: torch.dtype, *, copies: bool = True):
         self.dtype, self.copies = dtype, copies
 
     def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
-        """Return the product (..., D) -> (..., F) with `layer`, and if `relu` with max(0, x) after it."""
+        """Return the function (..., D) -> (..., F) of `layer`, followed by max(0, x) if `relu`."""
         return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
     def several(self, *layers: nn.Linear) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
-        """Return the products of one input with `layers`; all have a bias or none has."""
+        """Return a function that gives the outputs of all `layers` for one input. All layers or none have a bias."""
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
         product = self.build(self._prepare(torch.cat([layer.weight for layer in layers])), self._prepare(bias))
@@ -46,7 +46,7 @@ class Products:
         return lambda x: product(x).split(sizes, dim=-1)
 
     def adding(self, layer: nn.Linear) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Return the product of x (rows, D) with `layer`, added to `residual` (rows, F)."""
+        """Return a function of x (rows, D) and residual (rows, F): the output of `layer` for x, plus the residual."""
         if layer.bias is None and type(self) is Products:
             weight = self._prepare(layer.weight).t()
             return lambda x, residual: torch.addmm(residual, x, weight)
@@ -54,13 +54,13 @@ class Products:
         return lambda x, residual: residual + product(x)
 
     def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
-        """Return the product with `weight` (F, D) and `bias` (F,)."""
+        """Return the function x -> x `weight`^T + `bias`, followed by max(0, x) if `relu`; weight (F, D), bias (F,)."""
         if relu:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        """Return a copy of `parameter`, or `parameter` itself."""
+        """Return `parameter` in `self.dtype`. It is a copy, except if `copies` is False and the dtype is equal."""
         return None if parameter is None else parameter.detach().to(self.dtype, copy=self.copies)
 
     def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
@@ -69,12 +69,17 @@ class Products:
 
 
 class PackedProducts(Products):
-    """Matrix products in float32 or bfloat16, with matrices in the order in memory that oneDNN's kernels read.
+    """Matrix products in float32 or bfloat16, with packed matrices: stored in the order in which oneDNN reads them.
 
-    PyTorch multiplies float32 with MKL on x86-64, which lays the matrix out again for every product. A search
-    multiplies few rows by the same matrices again and again. Microseconds for a matrix of 512 x 10,000 on an AMD
-    processor with two threads, as it is and packed: in float32 1,289 and 165 by 4 rows, 14,689 and 6,018 by 256 rows;
-    in bfloat16 218 and 90, 4,222 and 3,284.
+    A search multiplies few rows by the same matrices again and again. On x86-64, PyTorch multiplies float32 with MKL,
+    which packs the matrix again for every product. Microseconds for the product of some rows with a matrix of
+    512 x 10,000, on an AMD processor with two threads:
+
+        dtype       rows    not packed    packed
+        float32        4         1,289       165
+        float32      256        14,689     6,018
+        bfloat16       4           218        90
+        bfloat16     256         4,222     3,284
     """
 
     def __init__(self, dtype: torch.dtype, *, copies: bool = True):
@@ -83,7 +88,7 @@ class PackedProducts(Products):
 
     @staticmethod
     def suit(dtype: torch.dtype) -> bool:
-        """Return True if oneDNN exists and multiplies in `dtype`."""
+        """Return True if oneDNN multiplies in `dtype` on this machine, and PyTorch has the private names for it."""
         mkldnn, has_bfloat16 = torch.backends.mkldnn, find_private("has_bfloat16")
         is_ready = mkldnn.is_available() and mkldnn.enabled and platform.machine() in ONEDNN_MACHINES
         if not is_ready or find_private("reorder") is None or find_private("multiply") is None:
@@ -97,14 +102,14 @@ class PackedProducts(Products):
 
     def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
         is_matrix = parameter is not None and parameter.dim() == 2
-        return parameter.detach().to(self.dtype) if is_matrix else self.keep(parameter)  # packing copies a matrix
+        return parameter.detach().to(self.dtype) if is_matrix else self.keep(parameter)  # Packing copies a matrix.
 
 
 def build_products(dtype: torch.dtype | str, device: torch.device, *, copies: bool = True) -> Products:
     """Return the fastest products on `device` in `dtype`, a floating-point dtype or its name.
 
-    Packing pays even for one sentence. With beam 4 and two threads, base takes half to two thirds of the time for 12 to
-    25 words, and the same time for 5.
+    Packing saves time even for one sentence. With 4 beams and two threads, the base model takes half to two thirds of
+    the time for 12 to 25 words, and the same time for 5 words.
 
     Raises:
         ValueError: if `dtype` is not floating-point.
@@ -112,7 +117,7 @@ def build_products(dtype: torch.dtype | str, device: torch.device, *, copies: bo
     given, dtype = dtype, getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(
-            f'the dtype of an engine must be floating-point, as "bfloat16" is; got {given!r}. For int8: '
+            f'the dtype of an engine must be floating-point, such as "bfloat16"; got {given!r}. For int8: '
             f"vaswani export --format ctranslate2 --quantization int8."
         )
     kind = PackedProducts if device.type == "cpu" and PackedProducts.suit(dtype) else Products

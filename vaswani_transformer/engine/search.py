@@ -6,22 +6,22 @@ import torch
 
 from ..model.search_vaswani import BeamSearch
 
-NUM_COLUMNS = 256  # at least, of `find_best_sums`
-FEW_SUMS = 100_000  # folding them takes as long as PyTorch's `topk`
+NUM_COLUMNS = 256  # the least number of columns in `find_best_sums`
+FEW_SUMS = 100_000  # For fewer sums, folding takes as long as PyTorch's `topk`.
 
 
 class FastBeamSearch(BeamSearch):
-    """A `BeamSearch` that finds the best continuations faster, and drops decided sentences in few steps."""
+    """A `BeamSearch` that finds the best continuations faster, and drops decided sentences less often."""
 
     def best_sums(self, log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return what `BeamSearch.best_sums` returns."""
         return find_best_sums(self.scores, log_probs, count)
 
     def find_staying(self, done: Sequence[bool]) -> list[int] | None:
-        """Return the places of the sentences to continue with, the last ones in the gaps; `None` for all.
+        """Return the places of the sentences to continue with; `None` for all. The last sentences fill the gaps.
 
-        Some decided sentences stay, so that batches have few sizes: oneDNN builds kernels for each new size, which took
-        8 % of a search of 64 sentences.
+        Some decided sentences stay, so that batches have few sizes. oneDNN builds kernels for each new size, which took
+        8 % of the time of a search of 64 sentences.
         """
         count = len(done) - sum(done)
         unit = 2 ** max(0, (count - 1).bit_length() - 3)  # at most four sizes between two powers of 2
@@ -35,11 +35,11 @@ class FastBeamSearch(BeamSearch):
 def find_best_sums(
     scores: torch.Tensor, log_probs: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
+    """Return for each sentence the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V), greatest first.
 
-    PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns: the `count` columns with
-    the greatest maxima, which are fast to compute, hold the `count` greatest sums. Equal sums have no defined order,
-    as for `topk`.
+    PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns, whose maxima are fast to
+    compute. The `count` columns with the greatest maxima hold the `count` greatest sums. Equal sums have no defined
+    order, as in `topk`.
 
     Returns:
         the sums, their beams and their words, each (L, count).
@@ -47,7 +47,7 @@ def find_best_sums(
     num_beams, vocab_size = log_probs.shape[1:]
     depth = vocab_size // NUM_COLUMNS
     if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
-        # The best sums of a sentence are among the best of each of its beams.
+        # The best sums of a sentence are among the best sums of each of its beams.
         best, words = log_probs.topk(min(count, vocab_size))
         sums, choice = (scores[..., None] + best).flatten(1).topk(count)
         return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)

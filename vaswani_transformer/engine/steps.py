@@ -1,7 +1,7 @@
-"""The steps of one search through an engine, which owns the keys and values of that search.
+"""The steps of one search through an engine. They hold the keys and values of that search.
 
 Shapes: L sentences still in the search, b beams, S source tokens, T tokens so far, V vocab_size, D d_model, H heads,
-K d_k or d_v, N slots of keys: first those of the prompt, then b of each step, the rest free.
+K d_k or d_v, N slots for keys: first the slots of the prompt, then b slots for each step, then free slots.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,19 +14,19 @@ from .layers import DecoderProducts
 from .products import Product
 
 HIDDEN = -torch.inf  # in an additive mask
-ROOM = 16  # steps for which `LayerSteps` makes room at least
-FEW_KEYS = 32  # shorter searches do not evict keys that no hypothesis needs
-# The number of slots is a multiple of this, so that few different numbers occur. A register of AVX-512 holds so many
-# float32 numbers, and CUDA's fused attention aligns masks to as many.
+ROOM = 16  # If `LayerSteps` needs more slots, it adds slots for at least this number of steps.
+FEW_KEYS = 32  # With fewer keys in use, a search evicts none.
+# The number of slots is rounded up to a multiple of this, so that kernels get few different shapes. A register of
+# AVX-512 holds 16 numbers in float32, and CUDA's fused attention aligns masks to 16 numbers.
 VECTOR = 16
 
 
 class LayerSteps:
     """A decoder layer for one token of each hypothesis at a time, with the keys and values of the search.
 
-    The keys and values of all beams of a sentence stay in one row, where they were written. The mask of `EngineSteps`
-    says which hypothesis sees which slot, and hides empty slots. Keys and values are copied only when sentences leave,
-    and from time to time, when keys that no hypothesis needs are evicted.
+    All beams of a sentence share its slots. Keys and values stay in the slots where they were written. The mask of
+    `EngineSteps` says which hypothesis sees which slot, and hides empty slots. Keys and values are copied only when
+    sentences leave the search, and when, from time to time, keys that no hypothesis needs are evicted.
 
     Args:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
@@ -39,16 +39,18 @@ class LayerSteps:
         attention = layer.cross_attention
         projected = nn.functional.pad(attention.keys_and_values(encoding), (0, 0, 0, num_idle))
         self._set_source(split_heads(projected, attention.num_heads).contiguous())
-        # (L, H, N and room, d_k + d_v)
+        # (L, H, N slots and room for more, d_k + d_v)
         self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
 
     def __call__(
         self, x: torch.Tensor, slots: slice, mask: torch.Tensor, source_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the output (L * b, D) for `x` (L * b, D); each token of a prompt is read as a beam.
+        """Return the output (L * b, D) for `x` (L * b, D).
+
+        A prompt is read in one call. Its P tokens then take the place of the beams: b = P.
 
         Args:
-            slots: where the keys of this step go.
+            slots: the slots for the keys and values of this step.
             mask: (L, 1, b, N), 0 at the slots that a beam sees, `HIDDEN` at the others.
             source_mask: additive, broadcastable to (L, H, 1, S + num_idle).
         """
@@ -63,7 +65,7 @@ class LayerSteps:
         return self.layer.feed_forward(x)
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (L * b, H * K) as (L, H, b, K), by one operation: in small models each operation counts."""
+        """Return `x` (L * b, H * K) as (L, H, b, K). One `view` replaces two: in small models each operation counts."""
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
@@ -76,12 +78,12 @@ class LayerSteps:
         return self.memory[:, :, :num_slots]
 
     def evict(self, rows: torch.LongTensor) -> None:
-        """Keep only the slots `rows` (L, H, n), which are counted over all sentences and heads."""
+        """Keep only n slots of each sentence and head: `rows` (L, H, n) are their indices in `memory.flatten(0, 2)`."""
         kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
         self.memory[:, :, : rows.shape[2]] = kept
 
     def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
-        """Continue only with the sentences `staying`; see `_keep`."""
+        """Keep only the sentences `staying`; the rows `moved` get another sentence, see `_keep`."""
         self.memory = _keep(self.memory, staying, moved)
         self._set_source(_keep(self.source, staying, moved))
 
@@ -97,7 +99,7 @@ class EngineSteps:
     Args:
         layers: the layers of the decoder.
         embed: token ids (...) -> (..., D).
-        positions: encodes the positions, which are added to the embeddings.
+        positions: gives the position encodings, which are added to the embeddings.
         project: (..., D) -> logits.
         encoding, source_mask, prompt, num_beams: see `Engine.start`.
 
@@ -106,7 +108,7 @@ class EngineSteps:
         mask: (L, b, N), 0 at the keys that a beam sees, `HIDDEN` at the others.
     """
 
-    outputs = None
+    outputs = None  # A search reads the outputs of `forward` here, which an engine does not call.
 
     def __init__(
         self,
@@ -127,13 +129,14 @@ class EngineSteps:
         self.source_mask = _as_additive(source_mask, encoding, num_idle=num_idle)
         with torch.inference_mode(), self._without_autocast():
             self.layers = [LayerSteps(layer, attend, encoding, num_idle=num_idle) for layer in layers]
-        self.positions = _count_positions(positions, self.device)
+        self.positions = _yield_positions(positions, self.device)
         self.mask, self.num_keys = encoding.new_zeros(len(encoding), num_beams, prompt_length), prompt_length
-        self.next_mask = encoding.new_full((num_beams, num_beams), HIDDEN).fill_diagonal_(0.0)  # of a step's own keys
+        # for the keys of the next step: each beam sees its own key
+        self.next_mask = encoding.new_full((num_beams, num_beams), HIDDEN).fill_diagonal_(0.0)
         self.most_keys = max(FEW_KEYS, 2 * prompt_length)
 
     def read(self, prompt: torch.LongTensor) -> torch.Tensor:
-        """Return the logits (L * b, V) after `prompt` (L, P), computed once for the equal beams of a sentence."""
+        """Return the logits (L * b, V) after `prompt` (L, P), computed once for all beams of a sentence."""
         num_sentences, length = prompt.shape
         positions = torch.cat([next(self.positions) for _ in range(length)]).repeat(num_sentences, 1)
         causal = _pad_slots(self.mask.new_full((1, length, length), HIDDEN).triu(1), length)
@@ -152,11 +155,12 @@ class EngineSteps:
         """Return a context in which an engine computes in the dtype that it was built in."""
         return torch.autocast(self.device.type, enabled=False)
 
-    @torch.inference_mode()  # saves 6 % of a step; the logits are made outside, and so are ordinary tensors
+    # Inference mode saves 6 % of a step. The logits are computed outside of it, because the search overwrites them.
+    @torch.inference_mode()
     def _run_layers(
         self, tokens: torch.LongTensor, positions: torch.Tensor, slots: slice, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Return the output (rows, D) for tokens (rows,) at `positions` (1 or rows, D), with keys in `slots`."""
+        """Return the output (rows, D) for tokens (rows,) at `positions` (1 or rows, D). The keys go into `slots`."""
         x = self.embed(tokens)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
@@ -164,12 +168,12 @@ class EngineSteps:
         return x
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Continue from the beams (L, b) of the sentences `staying`, or of all."""
+        """Continue from `beams` (L, b) of the sentences `staying`, or of all sentences if `staying` is `None`."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
             mask = mask[staying]
             moved = (staying != torch.arange(len(staying), device=staying.device)).nonzero()[:, 0]
-            with torch.inference_mode():  # as for the keys, which are changed in place
+            with torch.inference_mode():  # The keys are inference tensors, which only this mode may change.
                 for layer in self.layers:
                     layer.leave(staying, moved)
             if self.source_mask is not None:
@@ -181,35 +185,36 @@ class EngineSteps:
         self.mask[:, :, start : self.num_keys] = self.next_mask
 
     def _evict_keys(self, mask: torch.Tensor) -> torch.Tensor:
-        """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
+        """Evict the keys that no beam sees. Return `mask` (L, b, N) without their slots.
 
-        Every sentence keeps as many keys as the sentence that needs most, so that all lie in one tensor.
+        Each sentence keeps as many keys as the sentence that needs most, because one tensor holds the keys of all
+        sentences.
         """
         is_seen = (mask == 0).any(dim=1)  # (L, N)
         self.num_keys = int(is_seen.sum(dim=1).max())
         self.most_keys = max(FEW_KEYS, 2 * self.num_keys)  # so that each key is copied about once
         kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, : self.num_keys]
         num_rows, num_heads, num_slots = self.layers[0].memory.shape[:3]
-        first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
-        with torch.inference_mode():  # as for the keys, which are changed in place
+        first_slots = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
+        with torch.inference_mode():  # The keys are inference tensors, which only this mode may change.
             for layer in self.layers:
-                layer.evict(first + kept[:, None])
+                layer.evict(first_slots + kept[:, None])
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
 
 
 def _pad_slots(mask: torch.Tensor, num_keys: int) -> torch.Tensor:
-    """Return `mask` (..., N) with slots for `num_keys` keys, up to a multiple of `VECTOR`; new slots are hidden."""
+    """Return `mask` (..., N) with at least `num_keys` slots, a multiple of `VECTOR`. The new slots are hidden."""
     missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
     return nn.functional.pad(mask, (0, missing), value=HIDDEN) if missing > 0 else mask
 
 
-def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
+def _yield_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
     """Yield the encodings (1, D) of positions 0, 1, 2 and so on.
 
-    This is no method, because a generator that holds the steps would keep their keys and values until a garbage
-    collection.
+    This is no method of `EngineSteps`. The generator and the steps would then refer to each other, and the keys and
+    values would stay in memory until a garbage collection.
     """
-    # The sinusoids of a block take as long as the sinusoids of one position. A learned table may end within a block.
+    # A block of 32 sinusoids takes as long to compute as a single one. A learned table may end within a block.
     start, length = 0, 32 if encode.config.position_embedding_type == "sinusoidal" else 1
     while True:
         block = encode(length, start=start, mask=None, device=device)
@@ -240,7 +245,7 @@ def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) 
     """Return True if equation 1 as written equals fused attention to `states` (L, S, D), and is faster."""
     if states.device.type != "cpu" or states.dtype != torch.float32:
         return False
-    # If all keys of a source are hidden, fused attention gives zeros, and a softmax NaN.
+    # If all keys of a source are hidden, fused attention gives zeros, but `_attend_few` gives NaN.
     return source_mask is None or bool(source_mask.any(dim=-1).all())
 
 
@@ -254,15 +259,16 @@ def _count_idle_keys(encoding: torch.Tensor) -> int:
     """Return how many hidden keys to append to a source (L, S, D): attention is faster at multiples of 16.
 
     On a CPU both kinds of attention took 1.2 to 2.4 times as long with 12 to 15 keys as with 16, and 1.1 to 1.3 times
-    as long with 28 to 31 keys as with 32. With 17 to 20 keys they took less than with 32. So keys are appended where at
-    most half of a register is missing. CUDA's fused attention would align the mask in every call.
+    as long with 28 to 31 keys as with 32. With 17 to 20 keys they took less time than with 32. So on a CPU keys are
+    appended only if at most 8 are missing. On other devices they are always appended, because CUDA's fused attention
+    would otherwise align the mask in every call.
     """
     missing = -encoding.shape[1] % VECTOR
     return missing if encoding.device.type != "cpu" or missing <= VECTOR // 2 else 0
 
 
 def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
-    """Return the additive mask of a source (L, S, D), (L, 1, 1, S + num_idle); `None` if no key is hidden.
+    """Return the additive mask (L, 1, 1, S + num_idle) of a source (L, S, D); `None` if no key is hidden.
 
     Fused attention would turn a boolean mask into this mask at every call.
     """
@@ -275,6 +281,6 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
 
 
 def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:
-    """Return `x[staying]`, in place: only the rows `moved` are copied."""
+    """Return `x[staying]`, computed in place. Only the rows `moved`, which get another sentence, are written."""
     x[moved] = x[staying[moved]]
     return x[: len(staying)]

@@ -22,7 +22,7 @@ from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
-PAIRS_PER_WINDOW = 4_096  # So many pairs are read at a time. They are scored in the order of their lengths.
+PAIRS_PER_WINDOW = 4_096  # Pairs that are read at a time, and then batched by their lengths.
 
 
 @dataclass
@@ -52,15 +52,15 @@ def score(
 ) -> TranslationScores:
     """Return the scores of given translations (Wu et al. 2016, equation 14).
 
-    If `found` is the output of `model.generate(input_ids, ...)`, then `score(model, input_ids, found.sequences[:, 1:])`
-    returns its `sequences_scores`. This does not hold if the search had a logits processor, a stopping criterion, a
-    prompt, an ensemble or an engine of another dtype.
+    If `found` is the output of `model.generate(input_ids, ...)`, then `found.sequences_scores` equals the `scores` of
+    `score(model, input_ids, found.sequences[:, 1:])`. The two differ if the search had a logits processor, a stopping
+    criterion, a prompt, an ensemble, or an engine of another dtype than the model.
 
     Args:
         input_ids: (B, S).
         labels: (B * n, T) token ids: first the n translations of the first source, then of the next source, and so on.
-            -100 is padding, on either side. All tokens after the first end token of `generation_config` are ignored. A
-            translation without an end token is scored as it is.
+            -100 is padding, at the start or the end of a row. All tokens after the first end token of
+            `generation_config` are ignored. A translation without an end token is scored as it is.
         attention_mask: (B, S). The default is derived from the padding.
         options: fields of `SearchOptions`, such as `length_penalty`. The defaults come from `generation_config`.
 
@@ -97,7 +97,7 @@ def _select_log_probs(
 ) -> torch.Tensor:
     """Return log P (B, T) of each label, or 0 where the label is -100.
 
-    The logits of all labels are never stored at the same time.
+    The logits are computed in slices, because the logits of all labels together might not fit into memory.
 
     Args:
         hidden_states: (B, T, D), the output of the decoder.
@@ -127,9 +127,9 @@ def score_pairs(
 ) -> Iterator[tuple[float, int, float]]:
     """Yield log P, |Y| and the score of each pair of source and target, in their order.
 
-    An empty text is a sentence that consists of </s> alone. It is scored like other sentences. A source or target of
-    more than `MOST_SOURCE_TOKENS` tokens is cut, as `Translator` cuts sources. A warning at the end tells how many
-    texts were cut.
+    An empty text is scored like any other sentence: it consists of </s> alone. A source or target of more than
+    `MOST_SOURCE_TOKENS` tokens is cut, as `Translator` cuts sources. A warning at the end tells how many sources and
+    targets were cut.
 
     Args:
         tokens_per_batch: the most tokens of a batch on its longer side, padding included.
@@ -146,8 +146,8 @@ def score_pairs(
             check_sentence(text)
         sides = tokenizer(sources, verbose=False).input_ids, tokenizer(text_target=targets, verbose=False).input_ids
         num_cut += sum(len(ids) > MOST_SOURCE_TOKENS for side in sides for ids in side)
-        last = MOST_SOURCE_TOKENS - 1  # </s> stays the last token.
-        sides = [[ids[:last] + ids[last:][-1:] for ids in side] for side in sides]
+        num_kept = MOST_SOURCE_TOKENS - 1  # beside the last token, </s>
+        sides = [[ids[:num_kept] + ids[num_kept:][-1:] for ids in side] for side in sides]
         results = {}
         for rows in plan_batches([max(map(len, ids)) for ids in zip(*sides, strict=True)], limit=tokens_per_batch):
             inputs, labels = (
@@ -173,7 +173,7 @@ def compute_perplexity(
 ) -> float:
     """Return the perplexity per sub-word (section 6.2), without label smoothing.
 
-    The perplexity is exp of the mean of -log P over all tokens of the targets, </s> included.
+    The perplexity is exp(mean of -log P), where the mean is over all target tokens, </s> included.
 
     Args:
         tokens_per_batch: see `score_pairs`.

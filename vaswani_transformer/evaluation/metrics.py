@@ -36,12 +36,13 @@ class Score:
 
 
 def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: str = "de") -> dict[str, Metric]:
-    """Return the metrics by their names. The first metric is the one that others can reproduce.
+    """Return the metrics by their names, sacreBLEU first.
 
     Args:
-        tokenize: the tokenizer of sacreBLEU: "13a" for plain text, or "none" if both sides are tokenised already.
-        lowercase: True if all metrics compare without case.
-        language: the language of the translations, for the Moses tokenizer.
+        tokenize: the tokenizer of sacreBLEU: "13a" for plain text, or "none" if translations and references are
+            tokenised already.
+        lowercase: True to ignore case in all metrics.
+        language: the language of the translations, for the Moses tokenizer of the paper's BLEU.
 
     Raises:
         ValueError: if sacreBLEU has no such tokenizer.
@@ -49,7 +50,7 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         tokenizers = ", ".join(sacrebleu.BLEU.TOKENIZERS)
         raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}: choose one of {tokenizers}.")
-    # `force` hides a warning of sacreBLEU that the text looks tokenised.
+    # `force` hides sacreBLEU's warning that the text looks tokenised.
     bleu = partial(sacrebleu.BLEU, tokenize=tokenize, force=tokenize == "none")
     moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}
     metrics: dict[str, Metric] = {BLEU: bleu(lowercase=lowercase)}
@@ -67,10 +68,10 @@ def compute_scores(
     """Return all scores of the translations of one test set.
 
     Args:
-        references: one or more translations of the whole test set.
+        references: one or more reference translations of the whole test set.
 
     Raises:
-        ValueError: if there are no references, or not as many translations as references.
+        ValueError: if a reference has no sentences, or another number of sentences than the translations.
     """
     if not all(references):
         raise ValueError("there are no references: give at least one sentence.")
@@ -78,7 +79,7 @@ def compute_scores(
         if len(hypotheses) != len(translations):
             raise ValueError(
                 f"the number of translations is {len(hypotheses)}, but the number of references is "
-                f"{len(translations)}: line i of both must belong to the same source."
+                f"{len(translations)}: line i of both must translate source i."
             )
     streams = list(map(list, references))
     return [
@@ -121,9 +122,9 @@ def compute_bleu(
 def build_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, *, language: str = "de"
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Return a `compute_metrics` for a Seq2SeqTrainer with `predict_with_generate`.
+    """Return the argument `compute_metrics` of a Seq2SeqTrainer with `predict_with_generate`.
 
-    The log of the trainer then has sacreBLEU (eval_sacrebleu) and the paper's BLEU (eval_paper_bleu).
+    With it, the log of the trainer has sacreBLEU (eval_sacrebleu) and the paper's BLEU (eval_paper_bleu).
 
     Args:
         language: the language of the labels, for the tokenizer of the paper's BLEU.
@@ -132,7 +133,9 @@ def build_compute_metrics(
 
     def decode(token_ids: np.ndarray) -> list[str]:
         if not isinstance(token_ids, np.ndarray) or token_ids.dtype.kind not in "iu":
-            raise ValueError("the predictions are no token ids: set predict_with_generate=True for the Seq2SeqTrainer.")
+            raise ValueError(
+                "the predictions are not token ids: set predict_with_generate=True for the Seq2SeqTrainer."
+            )
         # The trainer pads predictions and labels with -100 when it joins batches of different lengths.
         padded = np.where(token_ids == IGNORE_INDEX, tokenizer.pad_token_id, token_ids)
         return tokenizer.batch_decode(padded, skip_special_tokens=True)

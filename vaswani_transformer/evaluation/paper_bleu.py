@@ -1,6 +1,6 @@
 """Compute BLEU as the paper counted it (table 2): on tokenised text, with hyphenated compounds split.
 
-The authors' script (tensor2tensor, utils/get_ende_bleu.sh) applies these steps to translations and references:
+The authors' script (tensor2tensor, utils/get_ende_bleu.sh) scores translations in these steps:
 
     1. Full-width punctuation, curly quotation marks and the ellipsis become ASCII (Moses, replace-unicode-punctuation).
     2. The Moses tokenizer of the target language splits the text. It escapes quotation marks and brackets.
@@ -9,8 +9,9 @@ The authors' script (tensor2tensor, utils/get_ende_bleu.sh) applies these steps 
 
 The split hyphens add matches. So the score is higher than other BLEU scores, and cannot be compared with them.
 
-This class differs from the paper in one point. The paper's references were already tokenised, without step 1. Here step
-1 is applied to the references, too. Otherwise a curly quotation mark in a reference would match nothing.
+`PaperBLEU` differs from the script in one point. The references of the script were already tokenised, without step 1,
+and the script applies only step 3 to them. Here steps 1 and 2 are applied to the references, too. Otherwise a curly
+quotation mark in a reference would match nothing, because step 1 has replaced it in the translations.
 """
 
 import functools
@@ -37,7 +38,7 @@ class PaperBLEU(sacrebleu.BLEU):
     def __init__(
         self, *, language: str = "de", split_compounds: bool = True, is_tokenized: bool = False, lowercase: bool = False
     ):
-        # `force` hides a warning of sacreBLEU about text with spaces before full stops.
+        # `force` hides sacreBLEU's warning about text with spaces before full stops.
         super().__init__(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
         self.language = language
         self.split_compounds = split_compounds
@@ -55,7 +56,7 @@ class PaperBLEU(sacrebleu.BLEU):
 def split_compounds(tokens: str) -> str:
     """Return `tokens` after step 3: rich-text becomes rich ##AT##-##AT## text.
 
-    As in the authors' script, the second hyphen of a-b-c stays.
+    As in the authors' script, the second hyphen of a-b-c is not split.
     """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
@@ -69,9 +70,9 @@ def tokenize(sentence: str, *, language: str) -> str:
 
 @functools.cache
 def _load_moses(language: str) -> tuple[Any, Any]:
-    # The import takes a second, and few commands need it. sacremoses gives the same tokens as tokenizer.perl of 2017.
-    # The output was equal to the byte on newstest2014 in three languages, and on 30,000 other German sentences. Since
-    # 2018 tokenizer.perl always splits off the full stop of the last word.
+    # The import takes a second, and few commands need it. sacremoses gives the same tokens as Moses's tokenizer.perl of
+    # 2017: the outputs were equal to the byte on newstest2014 in three languages, and on 30,000 other German sentences.
+    # Since 2018 tokenizer.perl differs: it always splits off the full stop of the last word.
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)

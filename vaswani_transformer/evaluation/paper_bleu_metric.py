@@ -34,7 +34,7 @@ class PaperBLEUMetric(evaluate.Metric):
     def _compute(self, predictions, references, **options) -> dict:
         metric = PaperBLEU(**options)
         lists = [[reference] if isinstance(reference, str) else reference for reference in references]
-        counts = sorted({len(of_one) for of_one in lists})
+        counts = sorted({len(texts) for texts in lists})
         if len(counts) != 1 or counts == [0]:
             raise ValueError(
                 f"the translations have different numbers of references, or none: {counts}. Give the same number for "

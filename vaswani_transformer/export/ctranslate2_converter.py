@@ -1,7 +1,7 @@
 """Write a model in the format of CTranslate2: `vaswani export --format ctranslate2`.
 
-The import of this file registers a converter for `VaswaniConfig`. Then the tools of CTranslate2 can convert our models,
-too:
+The import of this file registers a converter for `VaswaniConfig`. After it, CTranslate2's own tools can convert our
+models:
 
     import vaswani_transformer.export.ctranslate2_converter
     from ctranslate2.converters import TransformersConverter
@@ -9,7 +9,7 @@ too:
 
 CTranslate2 cannot compute sinusoids in the layout of the paper. So the export holds a table with the sinusoids of
 `max_positions` positions, and CTranslate2 raises an error for a longer sentence. The README of this folder says how the
-search of CTranslate2 differs.
+search of CTranslate2 differs from the paper's.
 
 Shapes: D d_model, H heads, K d_k or d_v.
 """
@@ -41,9 +41,9 @@ ACTIVATIONS = {
 }
 HOW_TO_USE = """\
 The CTranslate2 model is in {folder}. Its greedy search gives the translations of `vaswani translate --num_beams 1`. Its
-beam search has another penalty and ends in another way. vaswani_transformer/export/README.md has a dozen lines that
-choose from its n-best list by the paper's penalty (section 6.1). CTranslate2 does not read the search options of this
-model ({search}): pass beam_size, length_penalty and max_decoding_length to translate_batch."""
+beam search differs from the paper's in the length penalty and in when it ends. vaswani_transformer/export/README.md has
+a short program that chooses from its n-best list by the paper's penalty (section 6.1). CTranslate2 does not read the
+search options of this model ({search}): pass beam_size, length_penalty and max_decoding_length to translate_batch."""
 
 
 def export_model(
@@ -76,12 +76,10 @@ def export_model(
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(ModelLoader):
-    """A builder of CTranslate2 specifications.
-
-    The `TransformersConverter` of CTranslate2 calls it, and so does `export_model`.
+    """A builder of CTranslate2 specifications, for `export_model` and for the `TransformersConverter` of CTranslate2.
 
     Args:
-        max_positions: the number of rows in the table of positions. A table of learned positions may have fewer rows.
+        max_positions: the number of rows in the table of positions. Learned positions have no more rows than the model.
     """
 
     architecture_name = "AutoModelForSeq2SeqLM"
@@ -118,7 +116,7 @@ class VaswaniLoader(ModelLoader):
         return spec
 
     def get_vocabulary(self, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> list[str]:
-        """Return one token per row of the embeddings. Rows without a token in the tokenizer get a name."""
+        """Return one token per row of the embeddings. A row without a token in the tokenizer gets a made-up token."""
         tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
         return [tokens.get(row, f"<row {row}>") for row in range(model.config.vocab_size)]
 
@@ -138,7 +136,7 @@ class VaswaniLoader(ModelLoader):
     def set_stack(self, spec, embeddings_spec, stack: VaswaniEncoder | VaswaniDecoder) -> None:
         """Fill in the specification of an encoder or a decoder.
 
-        The embeddings are copied as they are, because CTranslate2 multiplies them by sqrt(d_model).
+        The embeddings are copied without the factor sqrt(d_model), because CTranslate2 multiplies by it.
         """
         self.set_embeddings(embeddings_spec, stack.embed_tokens)
         positions = stack.positions(self._count_positions(stack.config), mask=None, device=stack.device)
@@ -154,7 +152,7 @@ class VaswaniLoader(ModelLoader):
             self.set_layer_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
     def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
-        """Fill in the specification of one attention, whose heads must have d_k = d_v in CTranslate2.
+        """Fill in the specification of one attention. CTranslate2 needs d_k = d_v.
 
         If d_k and d_v differ, the narrower heads are widened by zeros. Zeros change no result: in queries and keys they
         add 0 to each score, and in values they are multiplied by zeros of the output projection.

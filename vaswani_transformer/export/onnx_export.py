@@ -139,7 +139,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     source = Dim("source")
     target = Dim("target")
     past = Dim("past")
-    # The dimensions of each kind of tensor that may have any size.
+    # The free dimensions of each kind of tensor. They may have any size.
     sentences = {0: batch, 1: source}
     remembered_source = {0: batch, 2: source}
     remembered_target = {0: batch, 2: past}
@@ -194,7 +194,7 @@ def _export(
     """
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # This hides a warning that torchvision is missing.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The warnings are about axes that share a name on purpose.
+        warnings.simplefilter("ignore")  # The warnings are about axes that have the same name on purpose.
         torch.onnx.export(
             graph.eval(),
             kwargs=inputs,

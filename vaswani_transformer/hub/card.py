@@ -2,8 +2,8 @@
 
     text = build_card(Path("runs/base"), evaluations=[read_scores("WMT 2014 newstest2014", Path("newstest2014.json"))])
 
-The numbers come from the files of training and of `vaswani evaluate`. The card says which facts are missing. Its text
-may be edited.
+The numbers come from the files that `vaswani train` and `vaswani evaluate` wrote. The card says which facts are
+missing. You may edit its text.
 """
 
 import json
@@ -86,7 +86,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class CardText:
-    """Facts for the card that a run folder does not hold. A fact that is not given is empty.
+    """Facts for the card that a run folder does not hold. A missing fact is an empty string.
 
     Attributes:
         data: a description of the training data.
@@ -110,9 +110,11 @@ def read_scores(test_set: str, path: Path) -> Evaluation:
     """
     figures = read_object(path)
     with blaming(path):
-        scores = [Score(str(it["name"]), float(it["value"]), str(it["signature"])) for it in figures["scores"]]
+        scores = [
+            Score(str(entry["name"]), float(entry["value"]), str(entry["signature"])) for entry in figures["scores"]
+        ]
         if unknown := {score.name for score in scores} - METRICS.keys():
-            raise ValueError(f"there is no score {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown score {', '.join(sorted(unknown))}")
         return Evaluation(test_set, scores, str(figures["search"]), str(figures["fingerprint"]))
 
 
@@ -121,7 +123,8 @@ def read_run(folder: Path, model: Path | None = None) -> Run:
 
     Args:
         folder: the run folder.
-        model: the folder of one of its models. The log is read up to this model. The default is the newest model.
+        model: the folder of a model of this run. The log is read up to the update of this model. The default is the
+            newest model.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -163,7 +166,7 @@ def build_card(
 
     Raises:
         FileNotFoundError: see `read_run`.
-        ValueError: see `read_run`; also if the scores belong to another model.
+        ValueError: see `read_run`. Also, if the scores belong to another model.
     """
     run = read_run(folder, model)
     text = text or CardText()
@@ -171,7 +174,7 @@ def build_card(
         if evaluation.fingerprint != (fingerprint := fingerprint_model(run.model)):
             raise ValueError(
                 f"the scores of {evaluation.test_set} belong to a model with fingerprint {evaluation.fingerprint}, but "
-                f"the model of {folder} has fingerprint {fingerprint}: evaluate it again."
+                f"the model of {folder} has fingerprint {fingerprint}: evaluate this model again."
             )
     name = plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
@@ -231,8 +234,8 @@ def _recipe(run: Run) -> str:
     lines = [f"{named}, seed {run.cost.seed}; updates: {run.updates:,} done, {run.planned_updates:,} planned."]
     if run.init:
         name, fingerprint = run.init
-        name = Path(name).name if Path(name).is_absolute() else name  # The card does not show folders of a machine.
-        lines.append(f"It began with the weights of {code(name)}, fingerprint {code(fingerprint)}.")
+        name = Path(name).name if Path(name).is_absolute() else name  # The card must not show local folders.
+        lines.append(f"Training began with the weights of {code(name)}, fingerprint {code(fingerprint)}.")
     lines += ["", "| setting | value |", "|---|---|"]
     for name, value in run.recipe.items():
         lines.append(f"| {code(name)} | {code(json.dumps(value, ensure_ascii=False))} |")
@@ -240,9 +243,9 @@ def _recipe(run: Run) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Return True if two recipes differ only in when they end and in fields that the corpus and the device decide."""
-    either = dict.fromkeys((*OF_DATA, "compile", "num_updates", "patience"))
-    return json.loads(json.dumps(ours | either)) == theirs | either
+    """Return True if two recipes are equal, apart from their ends and from fields that the corpus or device decides."""
+    ignored_fields = dict.fromkeys((*OF_DATA, "compile", "num_updates", "patience"))
+    return json.loads(json.dumps(ours | ignored_fields)) == theirs | ignored_fields
 
 
 def _cost(run: Run, text: CardText) -> str:
@@ -252,7 +255,7 @@ def _cost(run: Run, text: CardText) -> str:
     return (
         f"Devices: {text.hardware or plain(run.device) or 'not written down'}; processes: {cost.num_processes}; "
         f"mixed precision: {plain(cost.mixed_precision)}. "
-        f"{hours:.1f} hours of training over all sittings, {hours * cost.num_processes:.1f} device hours; "
+        f"{hours:.1f} hours of training in total, {hours * cost.num_processes:.1f} device hours; "
         f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
         f"tokens.\n\nVersions: {versions}."
     )
@@ -280,7 +283,7 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
 
 
 def plain(value: object) -> str:
-    """Return `value` as text that Markdown shows unchanged: without HTML, links, code or invisible characters."""
+    """Return `value` escaped for Markdown: it shows no HTML, links, code or invisible characters."""
     return re.sub(r"[\\`<>\[\]|&]", r"\\\g<0>", _visible(str(value)))
 
 

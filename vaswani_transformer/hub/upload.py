@@ -18,7 +18,7 @@ from ..runs import CARD_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER, RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
-# Fields of config.json and tokenizer_config.json that are no attributes of a configuration or a tokenizer.
+# Known fields of config.json and tokenizer_config.json that are no attributes of a configuration or tokenizer object.
 FIELDS = {"auto_map", "custom_pipelines", "task_specific_params", "tokenizer_class", "is_local", "local_files_only"}
 
 
@@ -29,14 +29,14 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         model: a run folder or model folder. Its README.md is the card. If a run has no README.md, `build_card` writes
             the card.
         repo_id: the name OWNER/NAME on the Hub.
-        private: True if only its owners may see the repository.
+        private: True if only the owners of the repository may see it.
 
     Returns:
         the address of the commit, and the names of the files.
 
     Raises:
         ValueError: if there is no login, if a model outside a run has no card, if `private` is given and the repository
-            is public, or if the Hub refuses the metadata of the card. Then nothing has been uploaded.
+            is public, or if the Hub refuses the metadata of the card. In all these cases nothing is uploaded.
         OSError: if the Hub refuses the upload.
     """
     if get_token() is None:
@@ -62,17 +62,17 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
         ValueError: if a model outside a run has no card, or if config.json or tokenizer_config.json has a field that
             neither transformers nor this package knows, because it may be a secret.
     """
-    found, translator, tokenizer, _ = load(model)
-    card = _find_card(found).replace(MODEL_ID, repo_id)
-    if tasks := vars(translator.config).get("custom_pipelines"):
-        translator.config.custom_pipelines = custom_pipelines(*tasks)  # It may name foreign code.
-    translator.save_pretrained(folder)
+    source, network, tokenizer, _ = load(model)
+    card = _find_card(source).replace(MODEL_ID, repo_id)
+    if tasks := vars(network.config).get("custom_pipelines"):
+        network.config.custom_pipelines = custom_pipelines(*tasks)  # The old entry may name foreign code.
+    network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    for name, owner in (("config.json", type(translator.config)()), ("tokenizer_config.json", tokenizer)):
+    for name, owner in (("config.json", type(network.config)()), ("tokenizer_config.json", tokenizer)):
         unknown = [field for field in read_object(folder / name) if field not in FIELDS and not hasattr(owner, field)]
         if unknown:
             raise ValueError(
-                f"{found / name} has fields that neither transformers nor vaswani_transformer knows, and the upload "
+                f"{source / name} has fields that neither transformers nor vaswani_transformer knows, and the upload "
                 f"would publish them: {', '.join(unknown)}. Remove them."
             )
     keep_example(folder)
@@ -81,7 +81,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
 
 
 def _find_card(folder: Path) -> str:
-    """Return the card beside the weights in `folder`, or else build a card from the run to which they belong."""
+    """Return the card beside the weights in `folder`. If there is none, build it from the run of these weights."""
     if (folder / CARD_FILE).exists():
         return (folder / CARD_FILE).read_text(encoding="utf-8")
     for run in folder.parents[:2]:

@@ -9,7 +9,7 @@ from ..model.layers_vaswani import eager_attention
 
 HALF_PRECISION = "vaswani_half_precision"  # name of an attention kernel
 # On a CPU in half precision, the backward pass of PyTorch's fused attention takes longer than the backward pass of
-# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. Above these limits, the matrices of weights
+# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. Above these limits, the attention weights
 # would take too much memory.
 MOST_KEYS = 128
 MOST_WEIGHTS = 2**23  # attention weights of one call
@@ -33,7 +33,7 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x`, of any shape. In training mode, dropout acts on it."""
+        """Return `x`, of any shape. In training mode, return `x` after dropout."""
         if not self.training or self.p == 0:
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -41,7 +41,8 @@ class Dropout(nn.Dropout):
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         dropped = min(round(self.p * 2**16), 2**16 - 1)
         keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
-        # For the backward pass this keeps one byte for each entry. A product with factors would keep a number.
+        # `where` stores one byte for each entry until the backward pass. A product with a matrix of zeros and factors
+        # would store a number for each entry.
         return torch.where(keep, x, 0).mul_(2**16 / (2**16 - dropped))
 
 
@@ -53,14 +54,14 @@ def half_precision_attention(
     attention_mask: torch.Tensor | None,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute equation 1 as written if the gradients of PyTorch's fused attention would take longer.
+    """Compute equation 1 as written where the backward pass of PyTorch's fused attention would take longer.
 
-    Arguments and results are the same as those of the kernel "sdpa" of transformers.
+    Otherwise use the kernel "sdpa" of transformers. Arguments and results are those of "sdpa".
     """
     num_keys = key.shape[2]
     is_small = num_keys <= MOST_KEYS and query.shape[:3].numel() * num_keys <= MOST_WEIGHTS
-    is_slow = query.dtype in (torch.bfloat16, torch.float16) and query.requires_grad and query.device.type == "cpu"
-    attend = eager_attention if is_small and is_slow else ALL_ATTENTION_FUNCTIONS["sdpa"]
+    sdpa_is_slow = query.dtype in (torch.bfloat16, torch.float16) and query.requires_grad and query.device.type == "cpu"
+    attend = eager_attention if is_small and sdpa_is_slow else ALL_ATTENTION_FUNCTIONS["sdpa"]
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 

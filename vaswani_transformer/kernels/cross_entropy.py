@@ -1,10 +1,10 @@
-"""The loss of section 5.4 without storing all logits. With logits z, for one token y
+"""The loss of section 5.4 without storing all logits. For one token y with logits z
 
     loss = logsumexp(z) - (1 - eps) z_y - eps mean(z)        dloss/dz = softmax(z) - (1 - eps) onehot(y) - eps / V
 
 Loss and gradient of a token need its logits only once. So the code below computes logits, loss and gradient for a slice
-of the tokens at a time. All logits of 25,000 tokens with a vocabulary of 37,000 would be three matrices of 3.7 GB. Only
-`torch.compile` gets the plain formula and one matrix of logits, because it fuses the operations itself.
+of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain formula would store three matrices of
+3.7 GB. Only `torch.compile` gets the plain formula with one matrix of logits, because it fuses the operations itself.
 """
 
 import contextlib
@@ -103,8 +103,8 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             chosen = logits.gather(1, y)
             greatest = logits.amax(dim=-1, keepdim=True)
             grad_logits = torch.softmax(logits, dim=-1, out=probs_buffer[: len(h)])
-            # logsumexp(z) = z_w - log P(w) for each word w. The most likely word is used here: its probability is at
-            # least 1 / V, and P(y) could be 0 in half precision. The rounding of P(w) costs less than that of logits.
+            # logsumexp(z) = z_w - log P(w) for each word w. Here w is the most likely word, because P(w) is at least
+            # 1 / V, but P(y) could be 0 in half precision. Rounding P(w) costs less accuracy than rounding the logits.
             log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
             nll = nll + ((log_normaliser - chosen) * is_real).sum()
             loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
@@ -143,7 +143,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
 def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
     """Return the number of tokens of a slice, for `hidden_states` (..., D)."""
     if hidden_states.device.type == "cpu":
-        # A slice reads the matrix (V, D) and its logits (tokens, V) from memory. With D tokens both take equally long.
+        # A slice reads the matrix (V, D) and its logits (tokens, V) from memory. With D tokens both are equally large.
         # Half precision needs twice as many tokens, because the gradient of the matrix is still added in float32. With
         # slices of 28 tokens (V 37,000, D 512) the loss took 2.5 times as long, and 10 times as long in bfloat16.
         d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)

@@ -29,10 +29,10 @@ from .cpu import half_precision_attention
 
 WINDOW = "vaswani_window"  # name of an attention kernel
 # Measured on a CPU core, forward and backward, with d_k 64 and batches of 1 x 2,048 and 8 x 512 positions. Up to r =
-# 16, blocks of 16 to 64 queries took at most a quarter more than the least time. Longer blocks took more, because they
-# have many hidden keys.
+# 16, blocks of 16 to 64 queries took at most a quarter more time than the fastest block length. Longer blocks took more
+# time, because they have many hidden keys.
 LEAST_BLOCK = 32
-# With no more keys than two strips have, a mask over all keys was as fast.
+# Up to the number of keys in two strips, a mask over all keys was as fast.
 LEAST_STRIPS = 2
 
 
@@ -48,23 +48,23 @@ def window_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute equation 1 within the window of `module`, in time and memory that are linear in T.
 
-    A query without visible keys gets zeros. Attention without a window, short sentences, and few queries to a cache are
-    computed with a mask over all keys.
+    A query without visible keys gets zeros. Three cases are computed with a mask over all keys: attention without a
+    window, short sentences, and the few queries of a step with a cache.
 
     Args:
         query, key, value: (B, H, T, K).
         attention_mask: (B, T) from `window_mask`, False at padding; or a mask for PyTorch's attention.
 
     Returns:
-        the context (B, T, H, K), and `None` in the place of a matrix of weights, which is never computed.
+        the context (B, T, H, K), and `None` in place of the attention weights, which are never computed as a matrix.
     """
     num_rows, _, num_queries, _ = query.shape
-    is_of_padding = attention_mask is None or attention_mask.dim() == 2
-    if module.window is None or num_queries != key.shape[2] or not is_of_padding:
+    is_padding_mask = attention_mask is None or attention_mask.dim() == 2
+    if module.window is None or num_queries != key.shape[2] or not is_padding_mask:
         options = kwargs | {"scaling": scaling, "dropout": dropout}
         return half_precision_attention(module, query, key, value, attention_mask, **options)
     back, ahead = (min(reach, num_queries - 1) for reach in window_reach(module.window, is_causal=module.is_causal))
-    size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C. The strips of shorter blocks would overlap more.
+    size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C. Strips of shorter blocks would overlap more.
     num_blocks = -(-num_queries // size)
     mask = _build_mask(attention_mask, back, ahead, size, num_queries, device=query.device)
     query = nn.functional.pad(query.transpose(1, 2), (0, 0, 0, 0, 0, num_blocks * size - num_queries))
@@ -87,7 +87,10 @@ def window_mask(
     config: PreTrainedConfig,
     **kwargs,
 ) -> torch.Tensor | None:
-    """Return the mask for `window_attention`: (B, T), False at padding, if blocks are faster, or else a full mask."""
+    """Return the mask for `window_attention`.
+
+    If blocks are faster, it is `attention_mask` (B, T), False at padding. Otherwise it is a mask over all keys.
+    """
     r = config.attention_window
     is_windowed = mask_function is not bidirectional_mask_function
     if is_windowed and q_length == kv_length and kv_length > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
@@ -99,12 +102,12 @@ def window_mask(
 def _build_mask(
     visible: torch.Tensor | None, back: int, ahead: int, size: int, num_queries: int, *, device: torch.device
 ) -> torch.Tensor:
-    """Return True where a query of a block sees a key of its strip, (1 or B, N, C, W).
+    """Return a mask (1 or B, N, C, W), True where a query of a block sees a key of its strip.
 
     Args:
         visible: (B, T), False at padding, or None if there is no padding.
-        back: the number of positions before a query that it sees.
-        ahead: the number of positions after a query that it sees.
+        back: how many positions before it a query sees.
+        ahead: how many positions after it a query sees.
         size: the number C of queries in a block.
         num_queries: T.
     """
@@ -118,16 +121,16 @@ def _build_mask(
 
 
 def _cut_strips(x: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:
-    """Return the strips of all blocks of `x` (B, H, T, K), (B, N, H, W, K). Beyond the ends they are zero, or False."""
+    """Return the strips (B, N, H, W, K) of all blocks of `x` (B, H, T, K). Entries beyond the ends of `x` are 0."""
     num_blocks = -(-x.shape[2] // size)
     width = size + back + ahead
     num_pieces = -(-width // size)  # A strip consists of pieces as long as a block, and a shorter last piece.
-    last = (num_blocks + num_pieces - 1) * size  # the number of padded keys
-    x = nn.functional.pad(x.transpose(1, 2), (0, 0, 0, 0, back, max(last - back - x.shape[2], 0)))[:, :last]
+    length = (num_blocks + num_pieces - 1) * size  # the number of keys with padding
+    x = nn.functional.pad(x.transpose(1, 2), (0, 0, 0, 0, back, max(length - back - x.shape[2], 0)))[:, :length]
     x = x.unflatten(1, (-1, size))
-    # `unfold` would do this in one step, but its gradient took a third of the whole time.
+    # `unfold` would do this in one step, but its backward pass took a third of the whole time.
     pieces = [x[:, piece : piece + num_blocks, : width - piece * size] for piece in range(num_pieces)]
-    return torch.cat(pieces, dim=2).transpose(2, 3)  # (B, N, W, H, K) before the exchange of dimensions
+    return torch.cat(pieces, dim=2).transpose(2, 3)  # from (B, N, W, H, K)
 
 
 ALL_ATTENTION_FUNCTIONS.register(WINDOW, window_attention)

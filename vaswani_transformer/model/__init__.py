@@ -1,1 +1,1 @@
-"""What travels with the weights: files that import each other, torch and transformers only."""
+"""The code that is saved with the weights. It runs where only torch and transformers are installed."""

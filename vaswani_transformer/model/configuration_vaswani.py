@@ -1,7 +1,6 @@
 """Hyperparameters of the Transformer (sections 3 and 5.4 of the paper), typed and validated.
 
-The defaults are the base model of table 3. The other rows of the table change some fields;
-`vaswani_transformer.training.recipes` lists them.
+The defaults are the base model of table 3. `vaswani_transformer.training.recipes` lists what the other rows change.
 """
 
 import math
@@ -11,15 +10,16 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
-# Values of `attn_implementation` that can return attention weights: `eager_attention` can read their masks.
+# With these values of `attn_implementation` a model can return attention weights: transformers then builds masks that
+# `eager_attention` can read.
 WEIGHT_KERNELS = ("eager", "sdpa")
-MOST_LAYERS = 1_000  # of a stack; a damaged file could ask for all memory
+MOST_LAYERS = 1_000  # for each stack; the number in a damaged config.json could fill the memory
 POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
 @strict
 class VaswaniConfig(PreTrainedConfig):
-    """The architecture of a Transformer, which the weights of a model depend on.
+    """The hyperparameters of a Transformer, saved as config.json beside its weights.
 
     Args:
         vocab_size: entries of the vocabulary that source and target share, special tokens included.
@@ -29,26 +29,27 @@ class VaswaniConfig(PreTrainedConfig):
         d_k: width of the queries and keys of a head; by default d_model / num_heads.
         d_v: width of the values of a head; by default d_model / num_heads.
         encoder_layers, decoder_layers: N, layers of each stack.
-        dropout: P_drop, for the output of each sub-layer and for the sums of embedding and position.
-        attention_dropout: for attention weights; 0 for translation, tuned for parsing (section 6.3).
-        activation_dropout: between the two products of the feed-forward network; 0 in the paper.
+        dropout: P_drop, for the output of each sub-layer and for the sums of embeddings and positional encodings.
+        attention_dropout: for attention weights; 0 for translation. The paper tunes it for parsing (section 6.3).
+        activation_dropout: after the activation of the feed-forward network; 0 in the paper.
         label_smoothing: eps_ls of section 5.4, applied to `labels` in training mode only.
-        activation_function: name in `transformers.activations.ACT2FN`; the paper's is "relu".
-        attention_bias: add biases in the projections of attention. The paper has none; converted models of other
-            systems do.
-        output_bias: add a bias to the logits. The paper has none; converted models do.
+        activation_function: a name in `transformers.activations.ACT2FN`; the paper has "relu".
+        attention_bias: add biases to the projections of attention. The paper has none; models that were converted from
+            fairseq or Marian have them.
+        output_bias: add a bias to the logits. The paper has none; models that were converted from Marian have it.
         position_embedding_type: "sinusoidal" (section 3.5) or "learned" (row E of table 3).
-        position_layout: order of the sinusoids: "interleaved" sines and cosines as in the paper, "concatenated"
-            halves as in Marian, or "fairseq", halves with the wavelengths of fairseq. Learned positions ignore it.
+        position_layout: order of sines and cosines in a positional encoding. "interleaved": in turn, as in the paper.
+            "concatenated": all sines, then all cosines, as in Marian. "fairseq": as "concatenated", with the
+            wavelengths of fairseq. Learned positions ignore this field.
         max_position_embeddings: length of the table of learned positions, in tokens. Sinusoids have no limit.
-        attention_window: r of table 1. A position attends to r positions: in the encoder to those around it, in the
-            decoder to the last r, itself included. By default attention is not restricted.
+        attention_window: r of table 1. In self-attention a position attends to r positions only: in the encoder to
+            those around it, in the decoder to itself and the r - 1 positions before. `None` for no restriction.
         layer_norm_eps: added to the variance in layer normalisation.
         tie_word_embeddings: use one matrix for source embedding, target embedding and pre-softmax projection.
         use_cache: keep the keys and values of earlier steps while decoding.
 
     Raises:
-        ValueError: for a value out of range, or values that contradict each other; the message names them.
+        ValueError: for a value out of range, or for values that contradict each other. The message names the fields.
     """
 
     model_type = "vaswani"
@@ -87,14 +88,14 @@ class VaswaniConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     is_encoder_decoder: bool = True
-    # The padding is not token 0, because transformers' beam search would then pad with </s>.
+    # The padding token is not 0. transformers' beam search would take the id 0 for a missing one, and pad with </s>.
     bos_token_id: int | None = 0
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
 
     def __post_init__(self, **kwargs):
-        # transformers sets aliases such as hidden_size last, but the defaults and checks below need their values.
+        # The base class sets aliases such as hidden_size after the defaults and checks below, which need their values.
         for alias, name in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, name, kwargs.pop(alias))
@@ -102,7 +103,7 @@ class VaswaniConfig(PreTrainedConfig):
             if self.d_model % self.num_heads:
                 raise ValueError(
                     f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads}): every head has "
-                    f"d_model / num_heads features (section 3.2.2). Change one of them, or set d_k and d_v."
+                    f"d_model / num_heads features (section 3.2.2). Change d_model or num_heads, or set d_k and d_v."
                 )
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
@@ -148,8 +149,9 @@ class VaswaniConfig(PreTrainedConfig):
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "
-                f"pairs (section 3.5). Make it even or use learned positions."
+                f"pairs (section 3.5). Make d_model even or use learned positions."
             )
 
 
-VaswaniConfig.register_for_auto_class()  # `save_pretrained` then copies this code, so that no package is needed
+# `save_pretrained` copies the code of a registered class, so that a saved model loads without the package.
+VaswaniConfig.register_for_auto_class()

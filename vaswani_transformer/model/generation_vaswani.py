@@ -1,10 +1,10 @@
 """`generate()` with the search of section 6.1 of the paper: read the call, start the steps, search, pack the result.
 
-Of transformers' search only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
+This file overrides only `generate()` of transformers' search. It calls these private methods of `GenerationMixin`:
 `_prepare_special_tokens`, `_validate_model_kwargs`, `_get_logits_processor`, `_get_stopping_criteria`,
-`_prepare_cache_for_generation`, `_valid_auto_compile_criteria` and `_has_unfinished_sequences`. Of a config it calls
-and overrides `_get_default_generation_params`, reads `_decoder_start_token_tensor` and `_attn_implementation`, and sets
-`_eos_token_tensor`.
+`_prepare_cache_for_generation`, `_valid_auto_compile_criteria` and `_has_unfinished_sequences`. In a `GenerationConfig`
+it calls and overrides `_get_default_generation_params`, reads `_decoder_start_token_tensor` and sets
+`_eos_token_tensor`. In the config of the model it reads `_attn_implementation`.
 
 Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
 """
@@ -36,11 +36,12 @@ from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE, build_padding_mask, choose_cache
 from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, run_search
 
-MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
+MOST_ALPHA = 10.0  # for 10,000 tokens lp(Y) is then ((5 + 10,000) / 6)^10 = 1e32, which float32 can hold
 TokenIds = int | list[int] | torch.Tensor | None
 
-# The options that transformers turns into logits processors and stopping criteria, and options that do not concern the
-# search. Our loop honours these and the fields of `SearchOptions`. It refuses any other option, unless it is off.
+# The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
+# do not concern a search. Our search supports these and the fields of `SearchOptions`. It refuses every other option,
+# unless that option is off.
 OF_TRANSFORMERS = """
     min_length min_new_tokens max_time stop_strings forced_bos_token_id bos_token_id
     repetition_penalty encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
@@ -57,27 +58,27 @@ RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, Watermark
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of a search, each resolved to one value.
+    """The options of one search, with the defaults filled in.
 
     Args:
-        num_beams: b, hypotheses that compete; 1 is greedy search.
-        num_return_sequences: hypotheses to return of each sentence.
-        length_penalty: alpha.
-        length_penalty_type: what is raised to alpha, a name of `LENGTH_PENALTIES`.
-        max_length_offset: how many tokens a translation may have more than its source, </s> included (section 6.1).
-            At this limit it ends with </s>, at the true probability of </s>. `None` for no such limit.
-        max_new_tokens, max_length: the length at which a hypothesis is cut. It then counts as finished. `max_length`
+        num_beams: b, the number of hypotheses that compete; 1 is greedy search.
+        num_return_sequences: the number of hypotheses to return for each sentence.
+        length_penalty: alpha, the exponent of the length penalty lp(Y).
+        length_penalty_type: the base of lp(Y), a name in `LENGTH_PENALTIES`.
+        max_length_offset: how many tokens longer than its source a translation may be. Both lengths include </s>. At
+            this limit the translation must end with </s>, at the true probability of </s>. `None` for no such limit.
+        max_new_tokens, max_length: the length at which a hypothesis is cut and counts as finished. `max_length`
             includes the prompt.
-        early_stopping: "never" ends a sentence when no open hypothesis can win, which is exact. False and True are
-            transformers' guesses. Greedy search ends at its first </s>.
-        do_sample: draw the continuations of the beams.
-        eos_token_id, pad_token_id, decoder_start_token_id: tokens that end, fill and begin a translation.
+        early_stopping: "never" ends the search of a sentence when no open hypothesis can still win, which is exact.
+            False and True are heuristics of transformers, see `BeamSearch`. Greedy search ends at its first </s>.
+        do_sample: draw the next tokens of the beams at random.
+        eos_token_id, pad_token_id, decoder_start_token_id: the tokens that end, fill and begin a translation.
         forced_eos_token_id: the token that ends a hypothesis at its limit, with probability 1.
-        return_dict_in_generate: return an output class instead of tokens.
-        output_scores, output_logits, output_attentions, output_hidden_states: what each step records.
+        return_dict_in_generate: return an object with all outputs instead of the tokens alone.
+        output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this object.
 
     Raises:
-        ValueError: naming the option, its value and what is expected.
+        ValueError: for a value out of range. The message names the option and what is expected.
     """
 
     num_beams: int = 1
@@ -101,8 +102,8 @@ class SearchOptions:
 
     def __post_init__(self):
         if isinstance(self.num_beams, bool) or self.num_beams < 1:
-            raise ValueError(f"num_beams must be at least 1, which is greedy search; got {self.num_beams!r}.")
-        if self.num_return_sequences < 1:  # transformers refuses more than num_beams
+            raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
+        if self.num_return_sequences < 1:  # transformers itself refuses a number above num_beams
             raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
         if self.length_penalty_type not in LENGTH_PENALTIES:
             names = tuple(LENGTH_PENALTIES)
@@ -112,52 +113,54 @@ class SearchOptions:
 
     @classmethod
     def resolve(cls, config: GenerationConfig, **given) -> "SearchOptions":
-        """Return the options `given`, and in place of those that are `None` the ones of `config`."""
+        """Return the options `given`; where an option is missing or `None`, take its value from `config`."""
         names = [field.name for field in fields(cls)]
-        asked = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
-        asked["max_length"] = asked["max_length"] or None  # 0 is no limit, see `VaswaniGenerationConfig`
-        return cls(**{name: value for name, value in asked.items() if value is not None})
+        values = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
+        values["max_length"] = values["max_length"] or None  # 0 means no limit, see `VaswaniGenerationConfig`
+        return cls(**{name: value for name, value in values.items() if value is not None})
 
     def __str__(self) -> str:
         names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
         return "|".join(f"{name}:{getattr(self, name)}" for name in names)
 
     def penalise(self, length: int | torch.Tensor) -> float | torch.Tensor:
-        """Return lp(Y) for |Y|."""
+        """Return lp(Y) for a hypothesis of `length` tokens."""
         return LENGTH_PENALTIES[self.length_penalty_type](length, self.length_penalty)
 
     def find_limits(
         self, source_lengths: torch.LongTensor, *, prompt_length: int, config: VaswaniConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return how many new tokens each sentence may get, (B,), and True where the last of them must be </s>, (B,).
+        """Return the limit of each sentence in new tokens, (B,), and True where the last token must be </s>, (B,).
 
         Args:
             source_lengths: (B,) tokens of each source, </s> included.
-            config: the model's; learned positions limit the length too.
+            config: the config of the model; learned positions limit the length too.
 
         Raises:
-            ValueError: if the prompt is as long as `max_length`.
+            ValueError: if the prompt has `max_length` tokens or more.
         """
-        most = self.max_new_tokens
-        if most is None and self.max_length is not None:
-            most = self.max_length - prompt_length
-        if most is None and self.max_length_offset is None:
-            most = GenerationConfig._get_default_generation_params()["max_length"]
-        if most is not None and most < 1:
-            raise ValueError(f"a prompt of {prompt_length} tokens leaves no token for max_length={self.max_length}.")
-        limits = torch.full_like(source_lengths, most or 0)
+        max_tokens = self.max_new_tokens
+        if max_tokens is None and self.max_length is not None:
+            max_tokens = self.max_length - prompt_length
+        if max_tokens is None and self.max_length_offset is None:
+            max_tokens = GenerationConfig._get_default_generation_params()["max_length"]
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(
+                f"max_length={self.max_length} must be larger than the prompt, which has {prompt_length} tokens."
+            )
+        limits = torch.full_like(source_lengths, max_tokens or 0)
         must_end = torch.full_like(limits, self.forced_eos_token_id is not None, dtype=torch.bool)
         if self.max_length_offset is None:
             return limits, must_end
         by_source = source_lengths + self.max_length_offset
-        if config.position_embedding_type == "learned":  # the last token is not read, and needs no position
+        if config.position_embedding_type == "learned":  # the last token is not read, so it needs no position
             by_source = by_source.clamp(max=config.max_position_embeddings - prompt_length + 1)
-        if most is None:
+        if max_tokens is None:
             return by_source.clamp(min=1), torch.ones_like(must_end)
-        return torch.minimum(limits, by_source).clamp(min=1), must_end | (by_source <= most)
+        return torch.minimum(limits, by_source).clamp(min=1), must_end | (by_source <= max_tokens)
 
     def find_flags(self) -> dict[str, bool]:
-        """Return the arguments with which `forward` returns attention weights and hidden states, where asked for."""
+        """Return the arguments that make `forward` return the attention weights or hidden states that are asked for."""
         names = ("output_attentions", "output_hidden_states")
         return {name: True for name in names if getattr(self, name) and self.return_dict_in_generate}
 
@@ -170,8 +173,8 @@ class SearchOptions:
         can_rise: bool,
         search_class: type[BeamSearch],
     ) -> BeamSearch:
-        """Return the hypotheses of a search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
-        # With the exact bound, hypotheses that are not returned cannot change those that are.
+        """Return a new search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
+        # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
         is_exact = self.early_stopping == "never"
         return search_class(
             prompt.repeat_interleave(self.num_beams, dim=0),
@@ -189,15 +192,15 @@ class SearchOptions:
         )
 
     def start_records(self) -> dict[str, tuple]:
-        """Return an empty tuple for each output that is to be recorded in each step."""
-        asked = {
+        """Return an empty tuple under the name of each output that the steps are to record."""
+        flags = {
             "scores": self.output_scores,
             "logits": self.output_logits,
             "decoder_attentions": self.output_attentions,
             "cross_attentions": self.output_attentions,
             "decoder_hidden_states": self.output_hidden_states,
         }
-        return {name: () for name, flag in asked.items() if flag and self.return_dict_in_generate}
+        return {name: () for name, flag in flags.items() if flag and self.return_dict_in_generate}
 
 
 OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # options that transformers does not have
@@ -206,27 +209,28 @@ OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # options that trans
 class VaswaniGenerationConfig(GenerationConfig):
     """The options of a search. All options that `generate()` accepts can be saved.
 
-    transformers refuses to save an option without effect, such as a length penalty beside `num_beams=1`. Here it is
-    saved: the penalty divides the scores of greedy search too, and the next call may have more beams.
+    transformers refuses to save an option without effect, such as a length penalty beside `num_beams=1`. Here such
+    an option is saved: the penalty divides the scores of greedy search too, and the next call may have more beams.
     """
 
     def validate(self, strict: bool = False, **kwargs) -> None:
-        """Raise a ValueError for a wrong value, but not for an option without effect; `strict` before saving."""
-        super().validate(user_set_attributes={"do_sample", "num_beams"})  # warns of no option beside these
+        """Raise a ValueError for a wrong value, but accept an option without effect; `strict` is True before saving."""
+        # With this set of names transformers does not warn of options without effect.
+        super().validate(user_set_attributes={"do_sample", "num_beams"})
         if strict:
             SearchOptions.resolve(self)
 
     @staticmethod
     def _get_default_generation_params() -> dict:
-        """Return transformers' defaults, but a `max_length` of 0, which is no limit here.
+        """Return transformers' defaults, but with a `max_length` of 0, which means no limit here.
 
-        With `predict_with_generate`, Seq2SeqTrainer writes these defaults into the model's config. With transformers'
-        default the model's translations would end at 20 tokens from then on.
+        With `predict_with_generate`, Seq2SeqTrainer writes these defaults into the `generation_config` of the model.
+        With transformers' default of 20, all later translations would end at 20 tokens.
         """
         return GenerationConfig._get_default_generation_params() | {"max_length": 0}
 
     def to_dict(self) -> dict:
-        """Return the options as JSON has them: tensors and tuples become lists."""
+        """Return the options in a form that JSON can hold: tensors and tuples become lists."""
         options = _to_plain(super().to_dict())
         return options | {"max_length": options.get("max_length") or None}
 
@@ -235,10 +239,11 @@ class Source(NamedTuple):
     """The sentences to translate.
 
     Attributes:
-        ids, embeds, encoded: tokens (B, S), embeddings (B, S, D), output of the encoder; `None` if not given.
-        states: the first of these three that is given, (B, S, ...).
+        ids, embeds, encoded: the tokens (B, S), embeddings (B, S, D) or output of the encoder that the caller gives;
+            the others are `None`.
+        states: the first of these three that is not `None`, (B, S, ...).
         mask: (B, S), 0 at padding; `None` if unknown.
-        lengths: (B,) tokens of each sentence.
+        lengths: (B,), the number of tokens of each sentence.
     """
 
     ids: torch.LongTensor | None
@@ -258,11 +263,11 @@ class Call:
         source: the sentences.
         prompt: (B, P), the tokens with which the translations begin.
         limits, must_end: (B,) each, see `SearchOptions.find_limits`.
-        config: all options, among them those that transformers reads.
+        config: all options, in the form that transformers reads.
         model_kwargs: further arguments of `forward`.
         given: the options and the arguments of `forward`, as the caller gave them.
         tokenizer: the caller's tokenizer, which `stop_strings` need.
-        synced_gpus: True if processes make their steps together.
+        synced_gpus: True if all processes must take the same number of steps, as for DeepSpeed ZeRO-3.
     """
 
     options: SearchOptions
@@ -278,7 +283,7 @@ class Call:
 
     @property
     def needs_forward(self) -> bool:
-        """True if each step needs the model's `forward`, because an engine lacks what is asked for."""
+        """True if the model's `forward` must compute each step, because an engine lacks what the call asks for."""
         return bool(
             self.synced_gpus
             or not self.options.start_records().keys() <= {"scores", "logits"}
@@ -288,10 +293,12 @@ class Call:
         )
 
     def is_for_transformers(self, *, has_guide: bool, has_engine: bool) -> bool:
-        """Return True if transformers' loop must decode: for a streamer, an assistant, or samples with one beam.
+        """Return True if transformers' loop must decode.
+
+        It decodes for a streamer or an assistant. It also draws samples with one beam, unless an engine draws just one.
 
         Raises:
-            ValueError: for a streamer or an assistant beside several beams.
+            ValueError: for a streamer or an assistant with several beams.
         """
         has_guide = has_guide or self.config.prompt_lookup_num_tokens is not None
         if has_guide and self.options.num_beams > 1:
@@ -303,7 +310,7 @@ class Call:
 
 @dataclass
 class VaswaniGreedyOutput(GenerateEncoderDecoderOutput):
-    """The output of transformers' greedy search, and `sequences_scores` (B,), log P / lp as in beam search."""
+    """The output of transformers' greedy search, with `sequences_scores` (B,) added: log P / lp, as in beam search."""
 
     sequences_scores: torch.FloatTensor | None = None
 
@@ -312,8 +319,9 @@ class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine, or `None` if the model needs its `forward`. The package sets it.
-        search_class: the class of the hypotheses. The package sets a faster one with the same results.
+        find_engine: a method that returns an engine, or `None` if the model needs its `forward`. The package sets this
+            method; without the package it is `None`.
+        search_class: the class of the search. The package sets a faster class with the same results.
     """
 
     find_engine: Callable | None = None
@@ -321,7 +329,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The options of a search that a call does not give."""
+        """The options of a search that hold if a call does not give them."""
         return self._generation_config
 
     @generation_config.setter
@@ -344,25 +352,26 @@ class VaswaniGenerationMixin(GenerationMixin):
         engine=None,
         **kwargs,
     ) -> torch.LongTensor | ModelOutput:
-        """Search as `transformers.GenerationMixin.generate` does, with two further options and one further argument.
+        """Search as `transformers.GenerationMixin.generate` does, by the search of section 6.1.
 
-        transformers' loop decodes samples with one beam, and for streamers, assistants and `custom_generate`. It goes
-        on to the longest limit of the batch. Every other search is `run_search`. Missing masks are derived from the
-        padding. A prompt in `decoder_input_ids` must be padded on the left.
+        The options `length_penalty_type` and `max_length_offset` and the argument `engine` are additions. transformers'
+        loop decodes instead for a streamer, an assistant or `custom_generate`, and draws samples with one beam. It uses
+        the longest limit of the batch for all sentences. A missing mask is derived from the padding. A prompt in
+        `decoder_input_ids` must be padded on the left.
 
-        The bound of `early_stopping="never"` needs log P at or below 0. A positive `sequence_bias` or a caller's
-        processor may raise it. Then the search runs up to the limit, unless `renormalize_logits=True`. The `scores` of
-        a beam search are the numbers that it adds up: at a limit they are -inf for all words but </s>, and 0 for a
-        `forced_eos_token_id`.
+        `early_stopping="never"` is exact only if log P of a token is never above 0. A positive `sequence_bias` or a
+        processor of the caller may raise log P above 0. The search then runs up to the limit, unless
+        `renormalize_logits=True`. The `scores` that a beam search returns are the numbers that it adds up. At a limit
+        they are -inf for all tokens but </s>, and 0 for a `forced_eos_token_id`.
 
         Args:
-            engine: an object with `encode` and `start`, such as `build_engine()` returns, built once for many calls.
-                It keeps the weights that the model had when it was built. It samples with one beam too, and returns no
-                `past_key_values`. The model's `forward` does what an engine cannot do: attention weights, hidden
-                states, a caller's cache, padded prompts.
+            engine: what `build_engine()` returned, or another object with `encode` and `start`. It serves many calls,
+                and keeps the weights that the model had when the engine was built. An engine also draws samples with
+                one beam. It returns no `past_key_values`. The model's `forward` does what an engine cannot do:
+                attention weights, hidden states, a caller's cache, padded prompts.
 
         Raises:
-            ValueError: for options that the search does not honour or transformers refuses.
+            ValueError: for an option that this search does not support or that transformers refuses.
             FloatingPointError: if the model's scores are not finite.
         """
         call = self.read_call(inputs, generation_config, kwargs, engine=engine, synced_gpus=synced_gpus)
@@ -388,9 +397,10 @@ class VaswaniGenerationMixin(GenerationMixin):
             search_class=self.search_class,
         )
         records = call.options.start_records()
-        # Rules, records and a cache that is returned may depend on the places of rows in the batch.
-        is_cache_read = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
-        has_readers = is_cache_read and getattr(steps, "cache", None) is not None
+        # If decided sentences left the batch, other rows would move. Processors, criteria, records and a cache that the
+        # caller sees may depend on the places of the rows.
+        may_see_cache = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
+        shows_cache = may_see_cache and getattr(steps, "cache", None) is not None
         run_search(
             hypotheses,
             steps,
@@ -398,7 +408,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             processors=processors or None,
             criteria=criteria or None,
             records=records,
-            may_evict=not (call.synced_gpus or records or criteria or processors or has_readers),
+            may_evict=not (call.synced_gpus or records or criteria or processors or shows_cache),
             continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
         )
         return _pack(call.options, hypotheses, steps, encoded, records)
@@ -412,7 +422,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         engine=None,
         synced_gpus: bool | None = None,
     ) -> Call:
-        """Return what a call of `generate` asks for, with every option resolved and the lengths limited."""
+        """Return what a call of `generate` asks for, with all options filled in and the limit of each sentence."""
         given = {name: value for name, value in kwargs.items() if name not in ("labels", "past_key_values", "cache")}
         if not kwargs.keys().isdisjoint(("past_key_values", "cache")):
             given[CACHE] = choose_cache(kwargs.get("past_key_values"), kwargs.get("cache"))
@@ -449,7 +459,7 @@ class VaswaniGenerationMixin(GenerationMixin):
     ) -> tuple[SearchOptions, GenerationConfig, dict]:
         """Return the options of our search, all options for transformers, and the arguments of `forward`.
 
-        `kwargs` have precedence over `generation_config`, and this over the `generation_config` of the model.
+        `kwargs` override `generation_config`, which overrides the `generation_config` of the model.
         """
         config = copy.deepcopy(_take_over(generation_config))
         config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
@@ -463,7 +473,7 @@ class VaswaniGenerationMixin(GenerationMixin):
     def _delegate(
         self, call: Call, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, **arguments
     ) -> torch.LongTensor | ModelOutput:
-        """Return what transformers' own loop decodes, up to the longest limit of the batch."""
+        """Return what transformers' loop decodes, with the longest limit of the batch for all sentences."""
         options = {name: value for name, value in call.given.items() if name not in OWN_OPTIONS}
         options["attention_mask"] = call.source.mask
         options["max_length"], options["max_new_tokens"] = None, int(call.limits.max())
@@ -482,10 +492,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         stopping_criteria: StoppingCriteriaList | None,
         prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None,
     ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
-        """Return what transformers makes of options and arguments that change scores or end hypotheses.
+        """Return the logits processors and stopping criteria that transformers builds for a call.
 
-        Our search itself applies the limits, the end tokens and a forced end, so the config that transformers reads
-        here has none. The end tokens go last, because the processor of a least length needs them.
+        Our search itself applies the limits, the end tokens and a forced end token, so they are removed from the config
+        that transformers reads here. The end tokens are removed only after the processors are built, because the
+        processor of `min_length` needs them.
         """
         config = copy.copy(call.config)
         config.forced_eos_token_id = config.max_length = None
@@ -504,9 +515,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         return processors, criteria
 
     def _start_steps(self, call: Call, engine) -> tuple[Steps, torch.Tensor, ModelOutput | None]:
-        """Return the steps of a search, their first logits (B * b, V), and the output of the encoder if it was called.
+        """Return the steps of a search, the first logits (B * b, V), and the output of the encoder.
 
-        An engine makes the steps unless they need `forward`.
+        An engine takes the steps, unless they need `forward`. If the engine encodes too, the third value is `None`.
         """
         source, encoded = call.source, call.source.encoded
         start = {"prompt": call.prompt, "num_beams": call.options.num_beams}
@@ -521,7 +532,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             encoded = self.get_encoder()(
                 input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
             )
-        # An engine has no cache to return.
+        # An output with `return_dict_in_generate` holds a cache, which an engine does not have.
         may_find = self.find_engine is not None and not (call.needs_forward or call.options.return_dict_in_generate)
         if engine is None and may_find:
             engine = self.find_engine(for_one_call=True)
@@ -531,19 +542,19 @@ class VaswaniGenerationMixin(GenerationMixin):
         return steps, steps(call.prompt.repeat_interleave(call.options.num_beams, dim=0)), encoded
 
     def _build_forward_steps(self, call: Call, encoded: ModelOutput) -> ForwardSteps:
-        """Return the steps by `forward`, with the cache that the call asks for."""
+        """Return steps that call `forward`, with the cache that `call` asks for."""
         config, source, num_beams = call.config, call.source, call.options.num_beams
         cache = call.model_kwargs.get(CACHE)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
-            # transformers would create the same cache, with two copies of the model's config.
+            # transformers would create an equal cache, but copy the model's config for it.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
-            place = {CACHE: cache, "encoder_outputs": encoded}
-            num_tokens = call.prompt.shape[1] + int(call.limits.max()) - 1  # the last is not read
+            holder = {CACHE: cache, "encoder_outputs": encoded}  # transformers stores the cache in it
+            num_tokens = call.prompt.shape[1] + int(call.limits.max()) - 1  # the last token is not read
             self._prepare_cache_for_generation(
-                config, place, GenerationMode.BEAM_SEARCH, len(source.states), num_tokens
+                config, holder, GenerationMode.BEAM_SEARCH, len(source.states), num_tokens
             )
-            cache = place[CACHE]
+            cache = holder[CACHE]
             cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
@@ -565,10 +576,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
-        """Return `None` in place of `engine`, so that the model's `forward` does what is `asked`.
+        """Return `None` in place of `engine`, so that the model's `forward` does what is `asked` for.
 
         Raises:
-            ValueError: if `engine` is not of this model.
+            ValueError: if `engine` was not built from this object. Engines themselves have no `forward` to call.
         """
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(
@@ -579,7 +590,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Return an engine of this model, which decodes faster; see `vaswani_transformer.engine.engine.build_engine`.
 
         Raises:
-            ImportError: without the package, because engines do not travel with a model.
+            ImportError: without the package, because the code of engines is not saved with a model.
         """
         raise ImportError(
             "engines come with the package: pip install vaswani-transformer, import it, and load the model without "
@@ -587,7 +598,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
-        """Return False if steps with a cache differ from steps without one, as the first sentence shows."""
+        """Return True if steps with a cache give the same logits as steps without one, for the first sentence."""
         mask = source.mask if source.mask is None else source.mask[:1]
         encoded = source.encoded
         if encoded is None:
@@ -601,7 +612,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         return steps.cache is not None
 
     def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
-        """Set the search options of a loaded model: its `generation_config.json`, or else section 6.1."""
+        """Give a loaded model the search options in its `generation_config.json`, else those of section 6.1."""
         if generation_config is None and name is not None:
             options = {key: value for key, value in kwargs.items() if key != "trust_remote_code"}
             try:
@@ -609,8 +620,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             except OSError:  # there is no such file
                 generation_config = build_generation_config(self.config)
         super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
-        # Python salts this hash: pickles of the model would differ between processes, and datasets.map would not find
-        # the results that it keeps.
+        # transformers stores a hash that is different in each process. With it, pickles of the model would differ too,
+        # and datasets.map would not find its cached results.
         vars(self.generation_config).pop("_original_object_hash", None)
 
 
@@ -621,7 +632,7 @@ def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
         length_penalty=0.6,
         length_penalty_type="gnmt",
         max_length_offset=50,
-        early_stopping="never",  # the bound of section 6.1 is exact; transformers' default is a guess
+        early_stopping="never",  # end early only where this changes no result; transformers' default may change some
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
@@ -630,7 +641,7 @@ def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
 
 
 def can_raise(processors: LogitsProcessorList) -> bool:
-    """Return True if log P may be above 0 after `processors`, so that a hypothesis may gain by a further token."""
+    """Return True if `processors` may give a token log P above 0, so that a longer hypothesis may score higher."""
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
     return any(
@@ -671,7 +682,7 @@ def _pack(
 
 
 def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
-    """Return a VaswaniGenerationConfig that shares the options of `config`, and later changes of them."""
+    """Return a `VaswaniGenerationConfig` that shares the attributes of `config`: a change of either changes both."""
     if isinstance(config, VaswaniGenerationConfig):
         return config
     ours = VaswaniGenerationConfig()
@@ -681,7 +692,7 @@ def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
 
 
 def _to_plain(value: object) -> object:
-    """Return `value` with lists in place of tensors, tuples, sets and dicts whose keys are tuples."""
+    """Return `value` with lists in place of tensors, tuples and sets, and of dicts whose keys are tuples."""
     if hasattr(value, "tolist"):  # a tensor or a NumPy array
         return value.tolist()
     if isinstance(value, dict):
@@ -692,16 +703,16 @@ def _to_plain(value: object) -> object:
 
 
 def _refuse_others(config: GenerationConfig) -> None:
-    """Raise a ValueError for an option that our loop does not honour."""
+    """Raise a ValueError for an option that is not off and that our search does not support."""
     allowed = {*OF_TRANSFORMERS, *(field.name for field in fields(SearchOptions))}
     defaults = config._get_default_generation_params()
     for name, value in vars(config).items():
         if name in allowed or name.startswith("_") or value is None or value is False:
-            continue  # tensors among the allowed options cannot be compared below
+            continue  # an allowed option may be a tensor, which the next line could not compare
         if value not in (0, OFF.get(name), defaults.get(name)):
             raise ValueError(
-                f"this model's search does not support {name}={value!r}: leave it out, here or in "
-                f"generation_config.json."
+                f"this model's search does not support {name}={value!r}: leave it out of the call "
+                f"and of generation_config.json."
             )
 
 
@@ -710,11 +721,11 @@ def _take_source(
 ) -> Source:
     """Remove the sentences from `model_kwargs`, the arguments of `generate`, and return them.
 
-    A missing mask is derived from the padding. If no sentence is given, the bos token is the sentence, as in
+    A missing mask is derived from the padding. Without sentences, the bos token is the only sentence, as in
     transformers.
 
     Raises:
-        ValueError: if there is no sentence.
+        ValueError: if the batch is empty, or if there is neither a sentence nor a bos token.
     """
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
     embeds = model_kwargs.pop("inputs_embeds", None)
@@ -735,7 +746,7 @@ def _take_source(
 def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> torch.LongTensor:
     """Return the tokens with which the translations begin, (B, P): the start token, then `decoder_input_ids`.
 
-    `model_kwargs` get the mask of a padded prompt.
+    The mask of a padded prompt is stored in `model_kwargs`.
 
     Raises:
         ValueError: if the last token of a prompt is padding.
@@ -746,7 +757,7 @@ def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences:
     if prompt is None:
         return start
     pad = config.pad_token_id
-    # Where the start token is the padding token, padding cannot be told from it.
+    # If the start token is also the padding token, padding in a prompt cannot be recognised.
     if mask is None and pad is not None and not (start == pad).any() and (prompt == pad).any():
         mask = (prompt != pad).long()
     if mask is not None and not mask[:, -1].all():

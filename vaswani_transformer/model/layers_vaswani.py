@@ -2,8 +2,8 @@
 
 Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
 A mask says which keys are visible to a query. It is boolean (True at visible keys) or additive (0 at visible keys, the
-minimum of the dtype at hidden ones), or has another form that the kernel of `config._attn_implementation` needs. `None`
-hides no key.
+minimum of the dtype at hidden ones), or has another form that the kernel of `config._attn_implementation` needs. With
+`None` all keys are visible, or in causal self-attention all keys up to the position of the query.
 """
 
 import inspect
@@ -19,12 +19,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import WEIGHT_KERNELS, VaswaniConfig
 
-# What this version of transformers calls a cache: "past_key_values" up to 5.23, "cache" from 5.24 on.
+# The name of the cache as an argument of transformers: "past_key_values" up to version 5.23, "cache" from 5.24 on.
 CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
 
 
 def choose_cache(past_key_values: Cache | None, cache: Cache | None) -> Cache | None:
-    """Return the cache that a caller gave by its old name in transformers or by its new one.
+    """Return the cache, which a caller may pass by its old name in transformers or by its new name.
 
     Raises:
         ValueError: if both are given.
@@ -51,8 +51,8 @@ def eager_attention(
     Args:
         query: (B, H, T, K).
         key, value: (B, H, S, K).
-        attention_mask: boolean or additive, broadcastable to (B, H, T, S). With `None`, a query attends to all keys,
-            or if `module.is_causal` to the keys up to its position.
+        attention_mask: boolean or additive, broadcastable to (B, H, T, S). With `None`, a query attends to all keys;
+            if `module.is_causal`, to the keys up to its own position.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight; 0 in the paper.
 
@@ -65,7 +65,7 @@ def eager_attention(
     hidden = _hidden_positions(module, scores, attention_mask)
     if hidden is not None:
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-    # Softmax in float32: in half precision a row of near-equal scores loses the small weights.
+    # Softmax in float32, as in the eager attention of most models in transformers.
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     if hidden is not None:
         weights = weights.masked_fill(hidden, 0.0)
@@ -83,7 +83,8 @@ def _hidden_positions(
         return attention_mask <= torch.finfo(attention_mask.dtype).min
     query_length, key_length = scores.shape[-2:]
     if module.is_causal and query_length > 1:
-        # The mask is `None` if it was made for a fused kernel and each query sees all keys up to its own position.
+        # With "sdpa", transformers builds no mask that is only causal, because PyTorch's kernel has an argument for it.
+        # Such a call comes here if attention weights are asked for.
         offset = key_length - query_length
         return torch.ones(query_length, key_length, dtype=torch.bool, device=scores.device).triu(offset + 1)
     return None
@@ -95,16 +96,16 @@ class MultiHeadAttention(nn.Module):
         MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O
         head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
 
-    The h matrices W_i are stored side by side in one matrix. The three uses of section 3.2.3 differ only in the source
-    of keys and values: with `key_value_states` this is encoder-decoder attention, without it self-attention.
+    The h matrices W_i are stored side by side in one matrix. With `key_value_states` this is encoder-decoder attention,
+    without `key_value_states` self-attention (section 3.2.3). Only the self-attention of the decoder is causal.
     """
 
     def __init__(self, config: VaswaniConfig, layer_idx: int, *, is_causal: bool = False, window: int | None = None):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.window = window  # r of table 1. The mask hides the other keys; a kernel that reads this may skip them
-        self.is_causal = is_causal  # read by kernels that get no mask
+        self.window = window  # r of table 1. The mask hides all other keys; a kernel may skip them
+        self.is_causal = is_causal  # for kernels that get no mask
         self.scaling = config.d_k**-0.5
         # These are copies: reading a field of a transformers config takes as long as a small tensor operation.
         self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
@@ -160,7 +161,7 @@ class MultiHeadAttention(nn.Module):
         """Return the function that computes equation 1 for `config._attn_implementation`.
 
         Raises:
-            ValueError: with `output_attentions`, if this kernel cannot return attention weights.
+            ValueError: if `output_attentions` asks for attention weights and the kernel cannot return them.
         """
         kernel = self.config._attn_implementation
         if not output_attentions:
@@ -182,7 +183,7 @@ def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> to
     """Return a mask (B, S) with 1 at tokens and 0 at padding.
 
     Raises:
-        ValueError: if the padding token is also an end token, because the ids then do not show which of them it is.
+        ValueError: if the padding token is also an end token, because its id does not show where padding begins.
     """
     pad, ends = config.pad_token_id, config.eos_token_id
     if pad is None:
@@ -229,7 +230,13 @@ def mask_source(
     *,
     is_training: bool,
 ) -> torch.Tensor | None:
-    """Return the mask for attention of the target `x` (B, T, D) to a source (B, S, D) with its `attention_mask`."""
+    """Return the mask for encoder-decoder attention.
+
+    Args:
+        x: (B, T, D), the target.
+        encoder_hidden_states: (B, S, D), the output of the encoder.
+        attention_mask: (B, S), 0 at padding of the source.
+    """
     return create_bidirectional_mask(
         config=config,
         inputs_embeds=x,
@@ -240,17 +247,17 @@ def mask_source(
 
 
 def window_reach(r: int, *, is_causal: bool) -> tuple[int, int]:
-    """Return how many positions a window of r positions (table 1) reaches back and ahead of the query.
+    """Return how many positions before and after a query belong to its window of r positions (table 1).
 
-    In the encoder the window is centred on the query, as in the paper; an even r reaches one position less ahead than
-    back. The paper does not describe the decoder. Here it attends to the last r positions, because later ones are
-    hidden.
+    In the encoder the window is centred on the query, as in the paper. A window of even r has one position less after
+    the query than before it. The paper does not describe the decoder. Here the window of the decoder ends at the query,
+    because later positions are hidden.
     """
     return (r - 1, 0) if is_causal else (r // 2, r - r // 2 - 1)
 
 
 def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
-    """Return the mask function of restricted self-attention (table 1), or `None` without a restriction."""
+    """Return the function by which transformers masks restricted self-attention (table 1); `None` without `r`."""
     if r is None:
         return None
     back, ahead = window_reach(r, is_causal=is_causal)
@@ -258,7 +265,10 @@ def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
 
 
 def _may_skip_masks(x: torch.Tensor, is_training: bool) -> bool:
-    """Return True if masks that hide no key may be left out; on a GPU, finding them would synchronise each update."""
+    """Return True if transformers may replace a mask that hides no key by `None`.
+
+    For this, transformers reads the mask. On a GPU each read waits for the work in the queue, so training avoids it.
+    """
     return x.device.type == "cpu" or not is_training
 
 
@@ -278,11 +288,11 @@ class FeedForward(nn.Module):
 
 
 class TokenEmbedding(nn.Embedding):
-    """The shared matrix as an embedding, whose rows are multiplied by sqrt(d_model) (section 3.4)."""
+    """An embedding that multiplies the rows of its matrix by sqrt(d_model) (section 3.4)."""
 
     @property
     def embed_scale(self) -> float:
-        """Return sqrt(d_model). The adapters of peft read this attribute, so it must have this name."""
+        """Return sqrt(d_model). Adapters of peft read this attribute, so its name must not change."""
         return self.embedding_dim**0.5
 
     def forward(self, input_ids: torch.LongTensor) -> torch.Tensor:
@@ -300,7 +310,7 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
         positions: (...) integers, counted from 0.
         d_model: width, even.
         layout: "interleaved" as above; "concatenated": all sines, then all cosines; "fairseq": as "concatenated",
-            but with 10000^(2i / (d_model - 2)) and positions counted from 2, because its padding has position 1.
+            but with 10000^(2i / (d_model - 2)) and positions counted from 2, because padding has position 1 in fairseq.
 
     Returns:
         (..., d_model) in float32.
@@ -308,8 +318,8 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
     # float64, because at position 5000 an angle in float32 has an error of 3e-4. MPS devices have no float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     two_i = torch.arange(0, d_model, 2, dtype=dtype, device=positions.device)
-    first, last = (2, d_model - 2) if layout == "fairseq" else (0, d_model)
-    angles = (positions[..., None].to(dtype) + first) / 10000 ** (two_i / last)
+    first, divisor = (2, d_model - 2) if layout == "fairseq" else (0, d_model)
+    angles = (positions[..., None].to(dtype) + first) / 10000 ** (two_i / divisor)
     sines, cosines = angles.sin(), angles.cos()
     if layout == "interleaved":
         return torch.stack((sines, cosines), dim=-1).flatten(-2).float()
@@ -319,7 +329,7 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
 class PositionEncoding(nn.Module):
     """The encodings of positions: sinusoids (section 3.5), or learned vectors (row E of table 3).
 
-    Sinusoids are computed at each call. A stored table could become wrong when a model is loaded, cast or moved.
+    Sinusoids are computed at each call, because loading, casting or moving a model could spoil a stored table.
     """
 
     def __init__(self, config: VaswaniConfig):
@@ -334,18 +344,18 @@ class PositionEncoding(nn.Module):
         """Return the encodings of `length` positions from `start` on, (1 or B, length, D).
 
         Args:
-            start: number of tokens before these.
+            start: number of tokens before the first of the positions.
             mask: (B, start + length) with 0 at padding; `None` without padding. Padding is not counted, so a sentence
                 padded on the left has the same encodings as the sentence alone.
 
         Raises:
-            ValueError: if the table of learned positions is too short.
+            ValueError: if the sequence is longer than the table of learned positions.
         """
         if mask is None or mask.dim() != 2:
             return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
         positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
         if isinstance(start, int):
-            # Compute each position once and copy it for each sentence: sines take longer than a lookup.
+            # Compute each encoding once, then look it up for each sentence: a lookup is faster than sines.
             table = self._encode(torch.arange(start + length, device=device), end=start + length)
             return nn.functional.embedding(positions, table)
         return self._encode(positions, end=start + length)
@@ -415,7 +425,10 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """Return the output (B, T, D); without `encoder_hidden_states` (B, S, D) by self-attention alone."""
+        """Return the output (B, T, D) for `hidden_states` (B, T, D) and the output of the encoder (B, S, D).
+
+        Without `encoder_hidden_states`, encoder-decoder attention is left out.
+        """
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         x = self.self_attention_residual(x, attended)

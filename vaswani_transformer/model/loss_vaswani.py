@@ -1,7 +1,7 @@
 """Label-smoothed cross-entropy (section 5.4).
 
-The target distribution is 1 - eps at the true token, plus eps spread evenly over the whole vocabulary (Szegedy et al.
-2015, section 7; as in `torch.nn.CrossEntropyLoss`).
+The target distribution is 1 - eps at the true token, plus eps spread evenly over the whole vocabulary, as in Szegedy et
+al. 2015, section 7, and in `torch.nn.CrossEntropyLoss`.
 """
 
 import torch
@@ -12,7 +12,7 @@ IGNORE_INDEX = -100
 def sum_label_smoothed_loss(
     logits: torch.Tensor, labels: torch.Tensor, *, label_smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of section 5.4, summed over the labels, and -log P of the labels.
+    """Return the label-smoothed loss of section 5.4 and -log P, each summed over the labels.
 
     Args:
         logits: (..., vocab_size).
@@ -20,10 +20,10 @@ def sum_label_smoothed_loss(
         label_smoothing: eps in [0, 1).
 
     Returns:
-        Two scalars in nats, float32 or float64. The second is the loss without smoothing, and has no gradient.
+        Two scalars in nats: float64 for float64 logits, else float32. The second has no gradient.
     """
-    real = labels != IGNORE_INDEX
+    is_label = labels != IGNORE_INDEX
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-    nll = -log_probs.gather(-1, labels.where(real, 0)[..., None])[..., 0]
+    nll = -log_probs.gather(-1, labels.where(is_label, 0)[..., None])[..., 0]
     loss = (1 - label_smoothing) * nll - label_smoothing * log_probs.mean(dim=-1)
-    return (loss * real).sum(), (nll.detach() * real).sum()
+    return (loss * is_label).sum(), (nll.detach() * is_label).sum()

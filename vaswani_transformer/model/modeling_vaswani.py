@@ -1,4 +1,4 @@
-"""The Transformer (section 3, figure 1) as models of the library transformers: stacks, tying, initialisation, saving.
+"""The Transformer (section 3, figure 1) as models of Hugging Face transformers: stacks, tying, initialisation, saving.
 
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
@@ -47,8 +47,8 @@ AUTO_MAP = {
 }
 
 
-# The arguments that `forward` may get beside those that it names. The last two concern the decoder alone, but
-# transformers gives them to the encoder too.
+# The keyword arguments that each `forward` accepts beside its named parameters. `use_cache` and `logits_to_keep` do not
+# concern the encoder, but transformers passes them to it.
 KNOWN_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"})
 
 
@@ -85,7 +85,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
 
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
-        """Resize the embeddings of the source, and those of the target if they are not tied."""
+        """Resize the embeddings of the source, and those of the target if it has separate ones."""
         resized = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
         decoder = self.get_decoder()
         if not self.config.tie_word_embeddings and decoder is not self:
@@ -98,7 +98,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs | {"use_safetensors": True})
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """Save as transformers does, with this code, and in the config the names for `trust_remote_code=True`."""
+        """Save as transformers does. The config names the classes that `trust_remote_code=True` loads."""
         self.config.auto_map = dict(AUTO_MAP)
         if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines(*vars(self.config).get("task_specific_params") or ())
@@ -213,12 +213,12 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             encoder_hidden_states: (B, S, D), the output of the encoder. Without it, encoder-decoder attention is
                 skipped, and the decoder is a language model of the target.
             encoder_attention_mask: (B, S), 0 at padding of the source.
-            past_key_values, cache: keys and values of earlier tokens, by either name.
+            past_key_values, cache: the keys and values of earlier tokens, under the old or the new name.
             inputs_embeds: (B, T, D), the output of `get_input_embeddings()`, instead of `input_ids`.
-            use_cache: return the cache, a new one if none is given.
+            use_cache: return the given cache or a new one.
 
         Returns:
-            `last_hidden_state` (B, T, D) and the cache, as `past_key_values`.
+            `last_hidden_state` (B, T, D), and with `use_cache` the cache, under the name `CACHE`.
         """
         self._refuse_unknown(kwargs)
         past_key_values = choose_cache(past_key_values, cache)
@@ -242,7 +242,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
-    """Encoder and decoder with one shared embedding matrix (figure 1 without the projection to words)."""
+    """Encoder and decoder, by default with one shared embedding matrix (figure 1 without the projection to words)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -318,12 +318,12 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 def count_padding(labels: torch.LongTensor) -> torch.LongTensor:
-    """Return how many -100 precede the first label of each row of `labels` (B, T), as (B, 1)."""
+    """Return for each row of `labels` (B, T) how many -100 precede its first label, (B, 1)."""
     return (labels == IGNORE_INDEX).cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
 def roll_rows(x: torch.Tensor, shifts: torch.LongTensor) -> torch.Tensor:
-    """Return `x` (B, T, ...) with each row rolled to the left by its shift, (B, 1)."""
+    """Return `x` (B, T, ...) with each row rolled to the left by its number in `shifts` (B, 1)."""
     places = (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1]
     return x.gather(1, places[(..., *[None] * (x.dim() - 2))].expand_as(x))
 
@@ -332,8 +332,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings.
 
     Attributes:
-        sum_loss_by_slices: computes the loss of section 5.4 from hidden states, without storing all logits; `None` if
-            the logits are stored. The package sets it, see `vaswani_transformer.kernels.cross_entropy`.
+        sum_loss_by_slices: computes the loss of section 5.4 from hidden states, without storing all logits. The package
+            sets it, see `vaswani_transformer.kernels.cross_entropy`. While it is `None`, all logits are stored.
     """
 
     sum_loss_by_slices: Callable | None = None
@@ -356,7 +356,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
 
-        Where a row begins with padding, the start token stands before its first label.
+        In a row that begins with padding, the start token takes the place of the first label.
         """
         num_padded = count_padding(labels)
         return roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
@@ -369,12 +369,12 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     def _sum_loss(
         self, hidden_states: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sums over `labels` (B, T) of the loss with and without label smoothing.
+        """Return the loss with label smoothing and the loss without, each summed over `labels` (B, T).
 
-        They are computed from `logits`, or if these are `None` from `hidden_states` (B, T, D).
+        They are computed from `logits`, or if `logits` is `None` from `hidden_states` (B, T, D).
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
-        # An adapter or a hook must be called, which a loss by slices would bypass.
+        # A loss by slices reads the weights alone, and would bypass an adapter or a hook of the head.
         is_plain = not (
             type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
         )
@@ -412,7 +412,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         Args:
             labels: (B, T) token ids with -100 at padding, right or left. By default `decoder_input_ids` are derived
                 from them. Padding on the left is moved to the right for the decoder, so that no word attends to it.
-            logits_to_keep: compute logits for this number of last positions, or for these positions; 0 for all.
+            logits_to_keep: a number n for the logits of the last n positions, 0 for all; or a tensor of positions.
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by this number; by default the mean over this batch.
             skip_logits: do not return `logits`. The package then computes the loss without storing them. This is the
@@ -428,10 +428,10 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         if labels is not None and decoder_inputs_embeds is None:
             num_padded = count_padding(labels)
             if decoder_input_ids is not None:
-                # A row that begins with another word than the start token has no padding: -100 hides its prompt from
-                # the loss.
-                first = decoder_input_ids.gather(1, num_padded.clamp(max=labels.shape[1] - 1))
-                num_padded = num_padded * (first == self.config.decoder_start_token_id)
+                # In a row with padding, the start token stands at the place of the first label. If another token stands
+                # there, -100 marks no padding, but a prompt that the loss leaves out.
+                first_token = decoder_input_ids.gather(1, num_padded.clamp(max=labels.shape[1] - 1))
+                num_padded = num_padded * (first_token == self.config.decoder_start_token_id)
             aligned = roll_rows(labels, num_padded)
             if decoder_input_ids is None:
                 decoder_input_ids = self._shift_right(aligned)
@@ -462,8 +462,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(hidden_states[:, kept])
         if labels is not None:
-            is_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
-            loss, nll_loss = self._sum_loss(hidden_states, labels, logits if is_all else None)
+            has_all_logits = isinstance(logits_to_keep, int) and logits_to_keep == 0
+            loss, nll_loss = self._sum_loss(hidden_states, labels, logits if has_all_logits else None)
             num_items = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
             loss = loss / num_items
             nll_loss = nll_loss / num_items if self.training else None
@@ -481,6 +481,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         )
 
 
-# `save_pretrained` then copies this code, so that a saved model loads without the package.
+# `save_pretrained` copies the code of a registered class, so that a saved model loads without the package.
 VaswaniModel.register_for_auto_class("AutoModel")
 VaswaniForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

@@ -19,12 +19,12 @@ import transformers
 from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
-# Longer sentences are cut: a megabyte is no sentence, and the time of a search is quadratic in the number of tokens.
+# Longer sentences are cut, because the time of a search is quadratic in the number of tokens.
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
-# The end of a sentence and the beginning of the next. A period counts only after three small letters, because "3. May"
-# and "J. K." end no sentence. Full stops of scripts without capitals always count.
+# Matches the end of a sentence and the beginning of the next. A period counts only after three lower-case letters,
+# because the periods in "3. May" and "J. K." end no sentence. Full stops of scripts without capitals always count.
 SEVERAL_SENTENCES = re.compile(
     r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]"
     r"|[\u3002\uff01\uff1f\u0964\u061f\u06d4]\s*\w"
@@ -33,40 +33,41 @@ TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
 def custom_pipelines(*tasks: str) -> dict[str, dict]:
-    """Return the entry of a config by which transformers finds `TranslationPipeline` for "translation" and `tasks`.
+    """Return the `custom_pipelines` of a config: `TranslationPipeline` for the task "translation" and `tasks`.
 
-    transformers looks up the whole name of a task, so `tasks` must hold "translation_en_to_de". Other tasks are left
-    out.
+    transformers looks up the whole name of a task. So `tasks` must hold the name with the languages of the model, such
+    as "translation_en_to_de". Tasks other than translation are left out.
     """
     entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     return dict.fromkeys(("translation", *filter(TRANSLATION_TASK.fullmatch, tasks)), entry)
 
 
 def find_languages(config: Mapping) -> tuple[str, str] | None:
-    """Return source and target language of a model, by a task in its `config` such as "translation_en_to_de"."""
+    """Return the languages in the name of a task in `config`, such as "translation_en_to_de", or `None`."""
     fields = [config.get(name) for name in ("custom_pipelines", "task_specific_params")]
     tasks = [TRANSLATION_TASK.fullmatch(str(name)) for field in fields if isinstance(field, Mapping) for name in field]
     return next((task.groups() for task in tasks if task and task[1]), None)
 
 
 def is_blank(text: str) -> bool:
-    """Return True if `text` has nothing to translate: white space, control and format characters alone."""
+    """Return True if `text` has nothing but white space, control characters and format characters."""
     return all(character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text)
 
 
 def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
-    """Return the lines of `text`, each with its line break, or its sentences, each with the space after it.
+    """Return the sentences of `text`, each with the white space after it, or its lines, each with its line break.
 
-    Joined, they are `text`. White space in front of the first sentence is returned as the space after an empty one.
+    The returned strings, joined, are `text`. White space before the first sentence follows an empty sentence.
 
     Args:
-        language: the language of the sentences, such as "en" or "en-US"; sentencex takes an unknown one for English.
-            With `None`, lines are returned.
+        language: the language of the sentences, such as "en" or "en-US". sentencex treats an unknown language as
+            English. With `None`, lines are returned.
 
     Raises:
-        ImportError: if there is a `language` and no sentencex.
+        ImportError: if there is a `language`, and sentencex is not installed.
+        ValueError: if sentencex loses characters of `text`.
     """
-    parts = [*LINE_BREAK.split(text), ""]  # in turn a line and its break
+    parts = [*LINE_BREAK.split(text), ""]  # in turn a line and its line break
     lines = list(zip(parts[::2], parts[1::2], strict=True))
     if language is None:
         return lines
@@ -74,16 +75,16 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
         from sentencex import segment
     except ImportError as error:
         raise ImportError("split_sentences needs a library: pip install sentencex") from error
-    at = 0
+    offset = 0
     edges = []  # start and end of each sentence, without the white space around it
     for part in parts:
-        # Other white space becomes a space, because sentencex panics at some of it.
+        # Each white-space character becomes a space, because sentencex crashes at some of the others.
         for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
-            start, end = at + len(sentence) - len(sentence.lstrip()), at + len(sentence.rstrip())
+            start, end = offset + len(sentence) - len(sentence.lstrip()), offset + len(sentence.rstrip())
             edges += [start, end] if start < end else []
-            at += len(sentence)
-    if at != len(text):
-        raise ValueError(f"sentencex returned {at} of {len(text)} characters: {text!r:.200}. Split it into sentences.")
+            offset += len(sentence)
+    if offset != len(text):
+        raise ValueError(f"sentencex returned {offset} of {len(text)} characters: {text!r:.200}. Split the text first.")
     if not edges:
         return lines
     if edges[0] > 0:
@@ -93,15 +94,15 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
 
 
 def drop_broken(translation: str, source: str) -> str:
-    """Return `translation` without U+FFFD, the mark of bytes that are no character, unless `source` holds it too."""
+    """Return `translation` without U+FFFD, which stands for invalid bytes; if `source` has it too, unchanged."""
     return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
 
 
 def check_sentence(sentence: object) -> None:
-    """Raise a ValueError if `sentence` is no str, or cannot be written as UTF-8."""
+    """Raise a ValueError if `sentence` is not a str, or cannot be encoded as UTF-8."""
     if not isinstance(sentence, str):
         raise ValueError(
-            f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. Give several "
+            f"a sentence to translate must be a str, got {type(sentence).__name__}: {sentence!r}. Give several "
             f"sentences as a list, and a column of a dataset as transformers.pipelines.pt_utils.KeyDataset."
         )
     try:
@@ -114,24 +115,28 @@ def check_sentence(sentence: object) -> None:
 
 
 class TranslationPipeline(ChunkPipeline):
-    """Translate a sentence, a list or an iterator of sentences, in batches of `batch_size`.
+    """Translate a sentence, or a list or other iterable of sentences, in batches of `batch_size`.
 
         translate = vaswani_transformer.pipeline("translation", model="runs/base/model")
         translate("A little girl climbs into a wooden playhouse.")
         [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
 
-    As in transformers v4, a list of sentences gives a flat list of such dicts, and another iterable gives a list for
-    each sentence. With `num_return_sequences=n` each sentence gives a list of n dicts, best first. The lines of a
-    sentence are translated one by one and joined again; a blank line stays empty. With `split_sentences=True`, which
-    needs sentencex, the sentences of a text are translated one by one, and the white space between them stays.
+    As in transformers v4, a list of sentences gives one flat list of such dicts. Any other iterable, such as a dataset,
+    gives a list of one dict for each sentence. With `num_return_sequences=n` each sentence gives a list of n dicts,
+    best first. If a text has several lines, each line is translated alone, and a blank line stays empty. With
+    `split_sentences=True`, which needs sentencex, each sentence of a text is translated alone, and the white space
+    between sentences stays.
 
-    The constructor and a call take arguments of `generate()`, and the arguments of v4's pipeline: `truncation` to the
-    longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
-    `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`.
-    `src_lang`, `tgt_lang` and languages in the name of the task must be the model's.
+    The constructor and a call take the arguments of `generate()`, and these arguments of transformers v4:
 
-    With the package, an engine beside `model` translates faster. It holds a second copy of the weights, and is built
-    again after the model has changed. A `Translator`, which the command line uses, keeps the engine alone.
+    - `truncation=True` cuts a text to the longest sentence in training.
+    - `clean_up_tokenization_spaces=True` removes spaces before punctuation.
+    - `return_tensors=True` returns `translation_token_ids` instead of the text; with `return_text=True`, both.
+    - `src_lang`, `tgt_lang` and the languages in the name of the task must be those of the model.
+
+    With the package, the pipeline translates by an engine, which is faster. The engine holds a second copy of the
+    weights, and is built again after the model has changed. A `Translator`, which the command line uses, keeps only the
+    engine.
     """
 
     _pipeline_calls_generate = True
@@ -140,7 +145,7 @@ class TranslationPipeline(ChunkPipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    _is_own = True  # False in a subclass for other models, which do not split a text at line breaks
+    _is_own = True  # False in a subclass for models of transformers: their texts are not split at line breaks
     _engine = None  # built at the first translation
     call_count = 0
 
@@ -149,12 +154,12 @@ class TranslationPipeline(ChunkPipeline):
         self._check_languages(**self._preprocess_params)
 
     def __getstate__(self) -> dict:
-        """Return what a pickle holds: an engine is built again where it arrives."""
+        """Return what a pickle holds: not the engine, which a loaded pipeline builds again."""
         return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
 
     def _find_engine(self) -> dict[str, Any]:
         """Return the engine as an argument of `generate`; no argument without the package or for other models."""
-        # The class is asked, because an adapter would answer with the method of the model inside.
+        # This looks at the class, because an adapter of peft would return the method of the model that it wraps.
         if getattr(type(self.model), "find_engine", None) is None:
             return {}
         self._engine = self.model.find_engine(kept=self._engine)
@@ -163,7 +168,7 @@ class TranslationPipeline(ChunkPipeline):
     def __call__(self, inputs: Any, **kwargs) -> Any:
         if not isinstance(inputs, list):
             return super().__call__(inputs, **kwargs)
-        for sentence in inputs:  # before any work
+        for sentence in inputs:  # before the first is translated
             check_sentence(sentence)
         results = super().__call__(inputs, **kwargs) if inputs else []
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
@@ -179,39 +184,43 @@ class TranslationPipeline(ChunkPipeline):
     def _read_languages(
         self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any
     ) -> tuple[str | None, str | None]:
-        """Return the given languages, or else those that the task names."""
+        """Return the given languages, else those in the name of the task."""
         task = TRANSLATION_TASK.fullmatch(self.task)
         of_task = task.groups() if task else (None, None)
         return src_lang or of_task[0], tgt_lang or of_task[1]
 
     def _check_languages(self, **languages: Any) -> None:
-        own = find_languages(vars(self.model.config))
+        pair = find_languages(vars(self.model.config))
         given = self._read_languages(**languages)
-        if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
-            raise ValueError(f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}.")
+        if pair is not None and any(name not in (None, expected) for name, expected in zip(given, pair, strict=True)):
+            raise ValueError(f"this model translates from {pair[0]} to {pair[1]}, not from {given[0]} to {given[1]}.")
 
     def preprocess(
         self, sentence: str, truncation: bool = False, split_sentences: bool = False, **languages: str
     ) -> Iterator[dict[str, Any]]:
-        """Yield the model inputs of each line or sentence of `sentence`; `languages` are `src_lang` and `tgt_lang`."""
+        """Yield the model inputs for each line of `sentence`, or with `split_sentences` for each sentence in it.
+
+        Args:
+            languages: `src_lang` and `tgt_lang`, if given.
+        """
         self._check_languages(**languages)
         check_sentence(sentence)
         language = None
         if split_sentences:
-            own, _ = find_languages(vars(self.model.config)) or ("en", None)
-            language = self._read_languages(**languages)[0] or own
+            source_language, _ = find_languages(vars(self.model.config)) or ("en", None)
+            language = self._read_languages(**languages)[0] or source_language
         parts = split_text(sentence, language) if language or self._is_own else [(sentence, "")]
         for number, (text, space) in enumerate(parts, start=1):
             if self._is_own and not split_sentences and SEVERAL_SENTENCES.search(text):
                 logger.warning_once(
                     "a line seems to hold several sentences, and its translation may leave one out: give "
-                    "split_sentences=True, or split it."
+                    "split_sentences=True, or one sentence per line."
                 )
             marks = {"source": text, "space": space, "is_last": number == len(parts)}
             yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
 
     def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, torch.Tensor]:
-        # verbose=False: transformers would warn of a length that its own models cannot index.
+        # verbose=False: transformers would warn of indexing errors in long texts. The warning below says what happens.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
         if num_tokens > (longest := min(self.tokenizer.model_max_length, MOST_SOURCE_TOKENS)):
@@ -219,7 +228,7 @@ class TranslationPipeline(ChunkPipeline):
                 f"a sentence of {num_tokens} tokens is longer than {longest}, the longest in training; tokens beyond "
                 f"{MOST_SOURCE_TOKENS} are cut. Split it into sentences."
             )
-        kept = [*range(min(num_tokens, MOST_SOURCE_TOKENS) - 1), -1]  # with the last token, </s>
+        kept = [*range(min(num_tokens, MOST_SOURCE_TOKENS) - 1), -1]  # the last token, </s>, is kept
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
@@ -240,23 +249,23 @@ class TranslationPipeline(ChunkPipeline):
     ) -> list[dict[str, str | torch.Tensor]]:
         lines = [self._decode(line, clean_up_tokenization_spaces) for line in model_outputs]
         records = []
-        for hypothesis in zip(*lines, strict=True):  # n times, each with the tokens and the text of every line
+        for hypothesis in zip(*lines, strict=True):  # the n-th best translations of all lines
             tokens, texts = zip(*hypothesis, strict=True)
             record = {"translation_token_ids": torch.cat(tokens)} if return_tensors else {}
             records.append(record | ({"translation_text": "".join(texts)} if return_text or not return_tensors else {}))
         return records
 
     def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
-        """Return tokens and text of each hypothesis of a line, with the space after it."""
+        """Return the tokens of each hypothesis of a line, and its text with the white space after the line."""
         tokens = line["tokens"][0]  # (n, T)
         if is_blank(line["source"]):
-            tokens = tokens[:, :1]  # the start token
+            tokens = tokens[:, :1]  # the start token alone
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        if clean_up:  # transformers v5 ignores this wish for BPE
+        if clean_up:  # transformers v5 ignores this argument for BPE
             texts = list(map(self.tokenizer.clean_up_tokenization, texts))
-        whole = [drop_broken(text, line["source"]) for text in texts]
-        if whole != texts:
+        cleaned = [drop_broken(text, line["source"]) for text in texts]
+        if cleaned != texts:
             logger.warning_once(
                 "a translation held bytes that are no character, such as half of an emoji: they were left out."
             )
-        return [(row, text + line["space"]) for row, text in zip(tokens, whole, strict=True)]
+        return [(row, text + line["space"]) for row, text in zip(tokens, cleaned, strict=True)]

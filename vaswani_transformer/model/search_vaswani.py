@@ -4,12 +4,12 @@ A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
 
     s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
-where |Y| is the number of its tokens, </s> included. Running hypotheses have the same length and compete by log P. Each
-sentence has its limit, the length of its source + 50 tokens, whatever the other sentences of the batch are. With
-`early_stopping="never"` the search of a sentence ends as soon as no open hypothesis can win.
+where |Y| is the number of its tokens, </s> included. Running hypotheses have the same length and compete by log P. The
+limit of a sentence, by default the length of its source + 50 tokens, does not depend on other sentences of the batch.
+With `early_stopping="never"` a sentence is decided, and its search ends, as soon as no open hypothesis can win.
 
-Shapes: B sentences, L sentences still in the search (those open and a few that are done), b beams, V vocab_size,
-T tokens so far.
+Shapes: B sentences, L sentences still in the search (open sentences, and decided ones that are not yet evicted), b
+beams, V vocab_size, T tokens so far.
 """
 
 import math
@@ -30,23 +30,23 @@ from .layers_vaswani import CACHE
 logger = transformers.utils.logging.get_logger(__name__)
 Length = int | torch.Tensor
 
-ROOM = 16  # tokens by which histories grow
+ROOM = 16  # number of tokens by which a full history is enlarged
 
 
 class LengthPenalty(NamedTuple):
     """lp(Y) = base^alpha.
 
     Attributes:
-        base: a formula for messages.
-        of: the function |Y| -> base. It must not fall with the length, or the bound of `BeamSearch` is not exact.
+        base: the formula of the base, for messages.
+        of: the function |Y| -> base. If its values fell with growing |Y|, the bound of `BeamSearch` would not be exact.
     """
 
     base: str
     of: Callable[[Length], Length]
 
     def __call__(self, length: Length, alpha: float) -> float | torch.Tensor:
-        """Return lp(Y) for |Y|."""
-        return self.of(length) ** float(alpha)  # integer powers of integer tensors overflow, and cannot be negative
+        """Return lp(Y) for a hypothesis of `length` tokens."""
+        return self.of(length) ** float(alpha)  # integer powers of integer tensors overflow, and may not be negative
 
 
 LENGTH_PENALTIES = {
@@ -59,20 +59,21 @@ class BeamSearch:
     """The hypotheses of a batch: the running beams of open sentences, and the finished hypotheses of all sentences.
 
     Args:
-        prompt: (B * b, P) decoder tokens to start from, equal within a sentence.
+        prompt: (B * b, P) decoder tokens to start from, equal for all beams of a sentence.
         num_beams: b.
-        num_kept: finished hypotheses to keep for each sentence.
-        limits: (B,) new tokens a sentence may get, </s> included.
-        must_end: (B,) True where the last token at the limit must be one that finishes a hypothesis; False where a
-            hypothesis is cut at the limit and counts as finished.
+        num_kept: the number of finished hypotheses to keep for each sentence.
+        limits: (B,) how many new tokens a hypothesis may get, </s> included.
+        must_end: (B,) True where a hypothesis at the limit must end with an end token; False where it is cut there and
+            counts as finished.
         length_penalty: |Y| -> lp(Y).
         early_stopping: "never" ends a sentence when no open hypothesis can beat the worst kept one at any length
-            up to the limit; False judges by the present length (a guess); True ends it with `num_kept` finished.
+            up to the limit; False compares at the present length only, a heuristic; True ends it as soon as
+            `num_kept` hypotheses are finished.
         eos_token_ids: tokens that finish a hypothesis.
         pad_token_id: fills short rows of the result.
-        forced_token_ids: the only tokens that may be last at the limit, with probability 1. If there are none, the
-            tokens that finish a hypothesis take their place, with their true probabilities.
-        can_rise: True if log P of a hypothesis may grow by a token. Then "never" searches up to the limit.
+        forced_token_ids: the tokens that may end a hypothesis at the limit, each with probability 1. If there are none,
+            `eos_token_ids` may end it, with their true probabilities.
+        can_rise: True if a further token may raise log P of a hypothesis. "never" then searches up to the limit.
         do_sample: draw continuations instead of taking the best.
     """
 
@@ -106,24 +107,25 @@ class BeamSearch:
         self.last_tokens = torch.tensor(list(forced_token_ids or eos_token_ids), dtype=torch.long, device=device)
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
-        # The lengths that are the limit of a sentence, and those at which a token must end it.
+        # The lengths at which some sentence has its limit, and those at which some sentence must end with an end token.
         limits_on_host = self.limits.tolist()
         self.limit_lengths = set(limits_on_host)
         self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
 
         self.length = 0  # new tokens so far
-        self.places = torch.arange(num_sentences, device=device)  # (L,) the rows of the sentences still in the search
+        self.places = torch.arange(num_sentences, device=device)  # (L,) the indices of these sentences in the batch
         self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) decided, not yet evicted
-        # (2, L, b, T and room): the tokens, and the beam that each token extends; -1 in the prompt and after the end.
+        # (2, L, b, T and unused room): the tokens, and the beam that each token extends; -1 in the prompt and after the
+        # end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
-        # All beams start equal, so only the first may grow. Else the b best continuations would be b equal ones.
+        # All beams start equal, so only the first may grow. Else the b best continuations would be b copies of one.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
         self.limit_penalties = length_penalty(self.limits)
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.left: list[tuple[torch.Tensor, ...]] = []  # for each eviction: places, kept scores, histories
+        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories before each eviction
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
@@ -133,7 +135,7 @@ class BeamSearch:
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
         """Return `log_probs` (L * b, V) of the next token, with -inf at tokens that are not allowed.
 
-        A forced end token has 0, so that the recorded scores of the steps add up to the score of the hypothesis.
+        A forced end token gets log P 0. So the recorded scores of all steps add up to log P of the hypothesis.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs
@@ -169,7 +171,7 @@ class BeamSearch:
         self.scores, order = scores.topk(self.num_beams)
         self.history = _pick(history, order)
         self.done = self._is_decided()
-        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # their search is over
+        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # no hypothesis of these is open
         return beams.gather(1, order)
 
     def evict(self, staying: torch.Tensor) -> None:
@@ -180,20 +182,21 @@ class BeamSearch:
         self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
 
     def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
-        """Return the `count` best hypotheses of each sentence, best first, cropped to the longest of them.
+        """Return the `count` best hypotheses of each sentence, best first, and crop all to the length of the longest.
 
         Returns:
-            tokens (B * count, T); scores (B * count,); and (B * count, T - P), the row among B * b that each new token
-            extends, -1 after the end. A sentence with fewer hypotheses gets empty ones with score -inf.
+            tokens (B * count, T); scores (B * count,); and (B * count, T - P), the index among B * b of the beam that
+            each new token extends, -1 after the end. If a sentence has fewer hypotheses, the missing ones are empty and
+            have the score -inf.
 
         Raises:
-            FloatingPointError: if scores are NaN, which cannot be compared.
+            FloatingPointError: if a score is NaN.
         """
         scores, history = self._gather_kept()
         if scores.isnan().any() or self.scores.isnan().any():
             raise FloatingPointError(
-                "the model's scores are not finite numbers: it overflows in its dtype (float16 holds up to 65,504; use "
-                "bfloat16 or float32), or its weights are damaged."
+                "the model's scores are not finite numbers: the model overflows in its dtype (use bfloat16 or float32; "
+                "float16 holds up to 65,504), or its weights are damaged."
             )
         scores = scores[:, :count].flatten()
         tokens, parents = history[:, :, :count].flatten(1, 2)
@@ -201,10 +204,10 @@ class BeamSearch:
         longest = int((parents >= 0).sum(dim=-1).max()) if parents.numel() else 0
         parents = parents[:, :longest]
         is_behind_end = parents < 0
-        new = tokens[:, self.prompt_length :][:, :longest].masked_fill(is_behind_end, self.pad_token_id)
-        first_rows = torch.arange(len(history[0]), device=new.device).repeat_interleave(count) * self.num_beams
+        new_tokens = tokens[:, self.prompt_length :][:, :longest].masked_fill(is_behind_end, self.pad_token_id)
+        first_rows = torch.arange(len(history[0]), device=new_tokens.device).repeat_interleave(count) * self.num_beams
         parents = torch.where(is_behind_end, -1, parents + first_rows[:, None])
-        return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
+        return torch.cat([tokens[:, : self.prompt_length], new_tokens], dim=-1), scores, parents
 
     def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the kept scores (B, num_kept) and histories (2, B, num_kept, T and room) of all sentences."""
@@ -212,23 +215,23 @@ class BeamSearch:
         num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
         scores = self.kept_scores.new_empty(num_sentences, num_kept)
         histories = self.kept_history.new_full((2, num_sentences, num_kept, length), -1)
-        for places, some_scores, some in parts:
-            scores[places] = some_scores
-            histories[:, places, :, : some.shape[-1]] = some
+        for places, kept_scores, kept_history in parts:
+            scores[places] = kept_scores
+            histories[:, places, :, : kept_history.shape[-1]] = kept_history
         return scores, histories
 
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return scores, beams and words of the best continuations, each (L, candidates), by log_probs (L * b, V)."""
+        """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
         vocab_size = log_probs.shape[-1]
-        # Enough candidates that b remain if all others finish.
+        # At least b of these candidates stay open: a beam has only one continuation for each end token.
         count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
         count = 1 if self.num_beams == 1 else count
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
             return self.best_sums(log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
-        # At the limit of a sentence fewer than `count` continuations may be possible. So those of probability 0 can be
-        # drawn too, after all others. The softmax is NaN where no hypothesis is open.
+        # At the limit of a sentence, fewer than `count` continuations may have a probability above 0. So those with
+        # probability 0 get a tiny one, and fill up the draw. The softmax is NaN where no hypothesis is open.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
@@ -236,7 +239,7 @@ class BeamSearch:
         return scores, choice // vocab_size, choice % vocab_size
 
     def best_sums(self, log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the `count` greatest sums of the scores and `log_probs` (L, b, V) of each sentence, greatest first.
+        """Return for each sentence the `count` greatest sums of scores and `log_probs` (L, b, V), greatest first.
 
         Equal sums have no defined order.
 
@@ -262,53 +265,54 @@ class BeamSearch:
         return history
 
     def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
-        """Merge the newly finished hypotheses among the b best candidates into the kept ones."""
-        # Candidates beyond the b best can only continue, not finish, as in transformers.
+        """Add hypotheses that have just finished to the kept hypotheses, and keep the best of all."""
+        # As in transformers, only the b best candidates can finish. The others can only continue.
         b = self.num_beams
-        new = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
-        self.kept_scores, order = torch.cat([self.kept_scores, new], dim=1).topk(self.kept_scores.shape[1])
+        new_scores = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
+        self.kept_scores, order = torch.cat([self.kept_scores, new_scores], dim=1).topk(self.kept_scores.shape[1])
         self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
 
     def _is_decided(self) -> torch.Tensor:
-        """Return (L,), True where no running beam can beat the worst kept hypothesis."""
-        worst, best_open = self.kept_scores[:, -1], self.scores[:, 0]
+        """Return True for each sentence whose search is over by the rule of `early_stopping`, (L,)."""
+        worst_kept, best_open = self.kept_scores[:, -1], self.scores[:, 0]
         if self.early_stopping is True:
-            return (worst > -torch.inf) | (best_open == -torch.inf)
+            return (worst_kept > -torch.inf) | (best_open == -torch.inf)
         penalty = self.length_penalty(self.length)
         if self.early_stopping == "never":
             if self.can_rise:
                 return best_open == -torch.inf
-            # log P only falls. So the best score that an open hypothesis can reach has the largest penalty on the way
-            # to the limit: the penalty of the limit, or where alpha is negative the present one.
+            # log P is at most 0 and only falls. So an open hypothesis can at best reach its present log P, divided by
+            # the largest penalty up to the limit: the penalty at the limit, or if alpha is negative the present one.
             penalty = self.limit_penalties.clamp(min=penalty)
-        return best_open / penalty <= worst
+        return best_open / penalty <= worst_kept
 
 
 def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return the rows `index` (L, n) of `history` (2, L, b, T), as (2, L, n, T)."""
+    """Return the hypotheses `index` (L, n) of `history` (2, L, b, T), as (2, L, n, T)."""
     return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
 
 
 def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: torch.Tensor, is_forced: bool) -> torch.Tensor:
     """Return `scores` (rows, V) with -inf at all tokens but `last_tokens` (n,), in the rows that must end.
 
-    The last tokens keep their scores, or have probability 1 if `is_forced`. A row that forbids all of them stays as is.
+    The last tokens keep their scores. If these are all -inf, the row does not change. If `is_forced`, the last tokens
+    get the score 0 instead.
     """
     if not len(last_tokens):
         return scores
-    own = scores.index_select(1, last_tokens)
+    last_scores = scores.index_select(1, last_tokens)
     ending = torch.full_like(scores, -torch.inf).index_copy_(
-        1, last_tokens, torch.zeros_like(own) if is_forced else own
+        1, last_tokens, torch.zeros_like(last_scores) if is_forced else last_scores
     )
-    ends = must_end if is_forced else must_end & (own > -torch.inf).any(dim=-1)
+    ends = must_end if is_forced else must_end & (last_scores > -torch.inf).any(dim=-1)
     return torch.where(ends[:, None], ending, scores)
 
 
 class Steps(Protocol):
-    """The interface of a model to a search: the logits of the next words of all running beams.
+    """What a search needs of a model: the logits of the next token of each running beam.
 
     Attributes:
-        outputs: of the last call of `forward`; `None` without such calls.
+        outputs: what the last call of `forward` returned; `None` if `forward` has not been called.
     """
 
     outputs: ModelOutput | None
@@ -317,7 +321,7 @@ class Steps(Protocol):
         """Return the logits (L * b, V) after `tokens` (L * b, T); the caller may overwrite them."""
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Continue from the beams (L, b) of the sentences `staying`, or of all."""
+        """Continue from `beams` (L, b); if `staying` (n,) is given, only in the sentences at these indices."""
 
 
 def run_search(
@@ -334,35 +338,36 @@ def run_search(
     """Grow the hypotheses of `search` until every sentence is decided.
 
     Args:
-        logits: (B * b, V) of the words after the prompt; they are overwritten.
+        logits: (B * b, V) of the first token after the prompt. They are overwritten.
         processors: changes the scores: (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers, the
             scores are log P with beams and logits with a single hypothesis.
-        criteria: finishes more hypotheses: tokens and recorded scores -> (rows,), True where one is finished.
-        records: tuples named "scores", "logits" or as an output of `forward`. Each step appends its value.
+        criteria: finishes more hypotheses: tokens and recorded scores -> (rows,), True where a hypothesis is finished.
+        records: a tuple under each name to record: "scores", "logits", or an output of `forward`. Each step appends its
+            value.
         may_evict: True if decided sentences may leave the batch.
-        continues: returns whether one more step follows. It gets True if all sentences are decided. With `synced_gpus`
-            it asks the other processes too.
+        continues: a function that gets True if all sentences are decided, and returns True if one more step follows.
+            With `synced_gpus` it asks the other processes too.
     """
     all_done, last_limit, records = False, max(search.limit_lengths), records or {}
     while continues(all_done):
         logits = (steps(search.flat_tokens) if search.length else logits).float()
         if all_done:  # with `synced_gpus` the other processes still need the forward passes of this process
             continue
-        given = logits.clone() if "logits" in records else None
+        raw_logits = logits.clone() if "logits" in records else None
         if search.num_beams == 1:
             scores = logits if processors is None else processors(search.flat_tokens, logits)
             log_probs = search.restrict(scores.log_softmax(dim=-1))
-            if processors is not None:  # where they forbid all words, the softmax is NaN
+            if processors is not None:  # where processors forbid all tokens, the softmax is NaN
                 log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
             scores = search.restrict(scores) if "scores" in records else None
         else:
-            # The result overwrites the logits, because new memory would take the system longer.
+            # The result overwrites the logits, because the allocation of new memory would take longer.
             log_probs = torch.log_softmax(logits, dim=-1, out=logits)
             log_probs = log_probs if processors is None else processors(search.flat_tokens, log_probs)
             scores = log_probs = search.restrict(log_probs)
-        ours = {"scores": scores, "logits": given}
+        values = {"scores": scores, "logits": raw_logits}
         for name in records:
-            records[name] += (ours[name] if name in ours else getattr(steps.outputs, name),)
+            records[name] += (values[name] if name in values else getattr(steps.outputs, name),)
         stops = None if criteria is None else (lambda tokens: criteria(tokens, records.get("scores")))
         beams = search.advance(log_probs, stops)
         done = search.done.tolist()
@@ -375,9 +380,10 @@ def run_search(
 
 
 def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -> bool:
-    """Return True if `logits` are `expected` up to rounding, see `find_distance`.
+    """Return True if `logits` and `expected` are equal up to rounding, see `find_distance`.
 
-    Rounding is at least that of the coarser dtype, that of PyTorch's products, and the `noise` that was measured.
+    The tolerance is four times the largest of three errors: the rounding error of the coarser dtype, that of PyTorch's
+    matrix products as configured, and the measured `noise`. It is at least 2e-5.
     """
     dtypes = {logits.dtype, expected.dtype}
     if torch.get_float32_matmul_precision() != "highest":
@@ -387,7 +393,7 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -
 
 
 def find_distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return |logits - expected| / |expected|, or infinity if other words have probability 0."""
+    """Return |logits - expected| / |expected|, or infinity if the two are not finite at the same places."""
     finite = expected.isfinite()
     if not torch.equal(logits.isfinite(), finite):
         return math.inf
@@ -396,21 +402,21 @@ def find_distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def prepares_inputs(model) -> bool:
-    """Return True if a subclass or an adapter prepares the inputs of a step instead of transformers."""
+    """Return True if a subclass or an adapter, instead of transformers, prepares the inputs of a step."""
     prepare = getattr(model.prepare_inputs_for_generation, "__func__", None)
     return prepare is not GenerationMixin.prepare_inputs_for_generation
 
 
-# For each model: whether its steps with a cache equal its steps without one, by the kinds of cache and attention.
+# For each model: the kinds of cache and attention, and True if steps with such a cache equal steps without a cache.
 CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDictionary()
 
 
 class ForwardSteps:
-    """One call of the model's `forward` for each step.
+    """Steps that each call the model's `forward` once.
 
     Caches come from transformers, and another version may treat them differently. So a model's first two steps with a
-    cache are compared with the same steps without one. If they differ, the search goes on without a cache, which is
-    right and slower, and a warning says so.
+    cache are compared with the same steps without one. If they differ, a warning says so, and the search goes on
+    without a cache, which is right but slower.
 
     Args:
         model: a `VaswaniForConditionalGeneration`.
@@ -443,7 +449,7 @@ class ForwardSteps:
         if cache is not None:
             self.kind = type(cache.self_attention_cache), model.config._attn_implementation
             works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
-            # A cache that a caller has filled may hold more than tokens, and is not compared.
+            # A cache that the caller has filled is not compared, because it may hold more than the tokens.
             self.is_checked = works is not None or self.num_cached > 0
             if works is False:
                 self.cache, self.num_cached = None, 0
@@ -459,23 +465,23 @@ class ForwardSteps:
                 CACHES_THAT_WORK[self.model][self.kind] = works
             if not works:
                 logger.warning(
-                    f"a step with a cache of earlier tokens gives other logits than without, in transformers "
+                    f"a step with a cache of earlier tokens gives other logits than one without, in transformers "
                     f"{transformers.__version__} and torch {torch.__version__}. This model searches without a cache, "
                     f"which is right but slower."
                 )
                 outputs, self.cache = expected, None
         self.outputs = outputs
         self.num_cached = tokens.shape[1]
-        return outputs.logits[:, -1].to(torch.float32, copy=True)  # a hook may have kept them
+        return outputs.logits[:, -1].to(torch.float32, copy=True)  # a copy, because a hook may have kept the logits
 
     def _is_right(self, tokens: torch.LongTensor, logits: torch.Tensor, expected: torch.Tensor) -> bool:
-        """Return True if the `logits` with a cache are those `expected` without one, up to rounding."""
+        """Return True if `logits`, with a cache, equal `expected`, without a cache, up to rounding."""
         if agree(logits, expected):
             return True
-        # Quantised activations are rounded more coarsely. A tiny change of the source shows by how much.
+        # Quantised activations are rounded more coarsely. The effect of a tiny change of the source shows how coarsely.
         states = self.rows["states"]
-        again = self._run(self.model, tokens, None, states=states + 1e-6 * states.roll(1, dims=-1)).logits[:, -1]
-        return agree(logits, expected, noise=find_distance(again, expected))
+        new_logits = self._run(self.model, tokens, None, states=states + 1e-6 * states.roll(1, dims=-1)).logits[:, -1]
+        return agree(logits, expected, noise=find_distance(new_logits, expected))
 
     def _run(
         self,
@@ -485,7 +491,7 @@ class ForwardSteps:
         *,
         states: torch.Tensor | None = None,
     ) -> ModelOutput:
-        """Return the output of `forward` after `tokens` (L * b, T), where `cache` holds the first of them."""
+        """Return the output of `forward` after `tokens` (L * b, T); those in `cache` are not read again."""
         num_new = None if cache is None else tokens.shape[1] - self.num_cached
         masks = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
         states = self.rows["states"] if states is None else states
@@ -500,16 +506,16 @@ class ForwardSteps:
             inputs = self.model.prepare_inputs_for_generation(
                 tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
             )
-            # For a static cache transformers makes this mask four-dimensional, which hides the positions.
+            # For a static cache transformers makes this mask four-dimensional. Positions need two dimensions.
             inputs["decoder_attention_mask"] = masks.get("decoder_attention_mask")
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
         return forward(**inputs, return_dict=True)
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Reorder cache and encoding by the beams (L, b) of the sentences `staying`, or of all.
+        """Reorder the cache by `beams` (L, b). If `staying` (n,) is given, keep only the sentences at these indices.
 
-        A beam stays in its sentence, so rows of the source move only when sentences are evicted.
+        A beam never changes its sentence, so the encoding and its mask change only when sentences are evicted.
         """
         num_open, num_beams = beams.shape
         sentences = torch.arange(num_open, device=beams.device) if staying is None else staying

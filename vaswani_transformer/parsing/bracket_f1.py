@@ -1,13 +1,13 @@
-"""Compute labelled bracket F1, the measure of section 6.3, by the rules of EVALB with the parameters COLLINS.prm.
+"""Compute labelled bracket F1, the measure of section 6.3, by the rules of EVALB with its parameter file COLLINS.prm.
 
     score = BracketScore()
     for gold, predicted in zip(gold_trees, predicted_trees, strict=True):
         score += compare(gold, predicted)
     print(score.f1)
 
-Brackets are compared by label and span. The root TOP does not count. ADVP and PRT are equal. Words whose gold tag is a
-punctuation mark are first removed from both trees, and so are brackets that hold no other words. A sentence of
-punctuation alone does not count.
+Brackets are compared by label and span. The root TOP does not count. ADVP and PRT count as the same label. First, words
+whose gold tag is a punctuation mark are removed from both trees, and so are brackets without other words. A sentence
+of punctuation alone does not count.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ class BracketScore:
     gold: int = 0  # brackets of the gold trees
     predicted: int = 0  # brackets of the predicted trees
     sentences: int = 0  # sentences with at least one word that is not punctuation
-    exact: int = 0  # sentences whose brackets are all matched
+    exact: int = 0  # sentences in which all brackets of both trees are matched
 
     def __add__(self, other: "BracketScore") -> "BracketScore":
         return BracketScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))

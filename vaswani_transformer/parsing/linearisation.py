@@ -5,8 +5,8 @@
     (S (NP The dog )NP (VP barks )VP )S             the form with copied words
 
 A closing bracket repeats its label. Part-of-speech tags are left out, because bracket F1 ignores them. With XX the
-model must count the words to know its place in the sentence. Copied words show the place. They make the trees of CRAFT
-19 % longer, in sub-words of the recipe parsing_small.
+model must count the words to know its place in the sentence. Copied words show the place, but make the trees of the
+CRAFT corpus 19 % longer (in sub-words of the recipe parsing_small).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,8 +35,8 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
     repaired by these rules:
 
     - If a word comes before all brackets, a TOP is put around everything.
-    - If the root is closed before the last word, this bracket is left out.
-    - If a bracket is closed while others are open inside it, they are closed first.
+    - If the root is closed before the last word, this closing bracket is left out.
+    - If a bracket is closed while brackets inside it are open, those are closed first.
     - If a closing bracket has no open bracket, it is left out.
     - If a constituent is still open at the end, it is closed there.
     - If a constituent has no word, it is left out.
@@ -44,34 +44,34 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
     - If there are fewer words than leaves, the last leaves go into the innermost constituent that is open at the end.
     """
     constituents: list[list] = []  # [label, start, end], where the end is `None` while the constituent is open
-    is_open: list[list] = []
+    pending: list[list] = []  # the open constituents, outermost first
     place = 0
     for symbol in symbols:
         if symbol.startswith(")"):
-            _close(is_open, symbol[1:], place, is_last=place == len(leaves))
+            _close(pending, symbol[1:], place, is_last=place == len(leaves))
             continue
         is_word = not symbol.startswith("(")
         if not is_word or not constituents:
-            is_open.append([TOP if is_word else symbol[1:], place, None])
-            constituents.append(is_open[-1])
+            pending.append([TOP if is_word else symbol[1:], place, None])
+            constituents.append(pending[-1])
         place = min(place + is_word, len(leaves))
-    for constituent in is_open:
+    for constituent in pending:
         constituent[2] = len(leaves)
-    whole = [Constituent(*constituent) for constituent in constituents]
-    return with_root(leaves, [constituent for constituent in whole if constituent.start < constituent.end])
+    spans = [Constituent(*constituent) for constituent in constituents]
+    return with_root(leaves, [constituent for constituent in spans if constituent.start < constituent.end])
 
 
-def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> None:
+def _close(pending: list[list], label: str, place: int, *, is_last: bool) -> None:
     """Close the innermost open constituent called `label`, and all constituents inside it.
 
-    The root is closed only if `is_last`, after the last word.
+    The root is closed only if `is_last`, which is True after the last word.
     """
-    depth = next((depth for depth in reversed(range(len(is_open))) if is_open[depth][0] == label), None)
+    depth = next((depth for depth in reversed(range(len(pending))) if pending[depth][0] == label), None)
     if depth is None or (depth == 0 and not is_last):
         return
-    for constituent in is_open[depth:]:
+    for constituent in pending[depth:]:
         constituent[2] = place
-    del is_open[depth:]
+    del pending[depth:]
 
 
 def read_pairs(path: Path, *, copy_words: bool = False) -> Iterator[Pair]:

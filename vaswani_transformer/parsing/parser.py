@@ -19,20 +19,20 @@ from .trees import Leaf, Tree
 from .vocabulary import find_brackets, is_bracket
 from .well_formed import WellFormed
 
-# The most sub-words of a sentence. The longest sentence of our treebanks has 859 sub-words, in 327 words. The limit
-# bounds the memory for the prefixes of a search, which is quadratic in its steps: 1.6 GB for 2,700 sub-words with 21
-# beams.
+# The most sub-words of a sentence. The longest sentence of our treebanks has 859 sub-words (327 words). A limit is
+# needed, because the memory for the prefixes of a search grows with the square of its steps: 2,700 sub-words with 21
+# beams took 1.6 GB.
 MOST_TOKENS = 1_000
-LENGTH_OFFSET = 300  # The output may have so many tokens more than the sentence (section 6.3).
+LENGTH_OFFSET = 300  # how many more tokens the output may have than the sentence (section 6.3)
 WORD_BEGIN = "Ġ"  # The tokenizer writes the space before a word like this.
 UNKNOWN_TAG = "XX"
-# White space of ASCII only, because some words of treebanks hold a no-break space.
+# Only ASCII white space separates words, because some words of treebanks hold a no-break space.
 WHITESPACE = re.compile(r"[ \t\n\r\f\v]+")
 ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
 
 
 class Parser:
-    """A model of linearised trees with its tokenizer and its search.
+    """A model that writes linearised trees, with its tokenizer and its search.
 
     Args:
         tokens_per_batch: see `Translator`.
@@ -90,7 +90,7 @@ class Parser:
             check_sentence(sentence)
         words = [split_words(sentence) for sentence in sentences]
         trees: list[Tree | None] = [None] * len(sentences)
-        batches = self._translator.plan([" ".join(of_sentence) for of_sentence in words])
+        batches = self._translator.plan([" ".join(sentence_words) for sentence_words in words])
         for row, ids in (pair for batch in batches for pair in zip(batch.rows, batch.ids, strict=True)):
             if len(ids) > MOST_TOKENS:
                 raise ValueError(

@@ -69,7 +69,7 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
     """Parse trees written as `(S (NP (DT The) (NN dog)) (VP (VBZ barks)))`, on one line or over several.
 
     Args:
-        name: names the file in messages.
+        name: the name of the file, for error messages.
 
     Raises:
         ValueError: at the first tree that is not well-formed.
@@ -83,46 +83,47 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
     first_line = 0  # the line in which the present tree begins
     leaves: list[Leaf] = []
     constituents: list[Constituent] = []  # in the order in which they open; `end` is -1 until they close
-    is_open: list[int] = []  # the indices of the constituents that are not closed, innermost last
-    # The texts in the bracket that opened last, as long as it may be a constituent (with a label) or a leaf (with a tag
-    # and a word). `None` if there is no such bracket.
+    open_indices: list[int] = []  # the indices of the constituents that are not closed, innermost last
+    # The texts since the last opening bracket: the label of a constituent, or the tag and the words of a leaf. `None`
+    # after a closing bracket, and before the first bracket.
     texts: list[str] | None = None
     for number, line in enumerate(lines, start=1):
         for token in TOKEN.findall(line):
             if token == "(" and (texts is None or len(texts) < 2):
                 if texts is not None:  # The bracket around this one is a constituent.
-                    is_open.append(len(constituents))
+                    open_indices.append(len(constituents))
                     constituents.append(Constituent("".join(texts), len(leaves), -1))
-                elif not is_open:
+                elif not open_indices:
                     first_line = number
                 texts = []
             elif token not in "()" and texts is not None:
                 texts.append(token)
-            elif token == ")" and texts is None and is_open:
-                place = is_open.pop()
+            elif token == ")" and texts is None and open_indices:
+                place = open_indices.pop()
                 constituents[place] = constituents[place]._replace(end=len(leaves))
             elif token == ")" and texts is not None and len(texts) > 1:
                 leaves.append(Leaf(texts[0], NO_BREAK_SPACE.join(texts[1:])))
                 texts = None
             else:
                 raise error(number, f"unexpected {token!r}")
-            if texts is None and not is_open:
+            if texts is None and not open_indices:
                 yield with_root(leaves, constituents)
                 leaves = []
                 constituents = []
-    if is_open or texts is not None:
+    if open_indices or texts is not None:
         raise error(first_line, "the tree that begins here is not closed at the end of the file")
 
 
 def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tree:
     """Return the tree of `leaves` and `constituents`, with exactly one root.
 
-    Extra brackets around the tree are left out. If no other constituent spans all leaves, the root is TOP.
+    Brackets around the whole tree are left out if they have no label or the label TOP. If no other constituent spans
+    all leaves, the root is TOP.
     """
-    whole = (0, len(leaves))
-    while constituents and constituents[0].label in ("", TOP) and constituents[0][1:] == whole:
+    full_span = (0, len(leaves))
+    while constituents and constituents[0].label in ("", TOP) and constituents[0][1:] == full_span:
         constituents = constituents[1:]
-    if not constituents or constituents[0][1:] != whole:
+    if not constituents or constituents[0][1:] != full_span:
         constituents = [Constituent(TOP, 0, len(leaves)), *constituents]
     return Tree(tuple(leaves), tuple(constituents))
 
@@ -130,8 +131,8 @@ def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tr
 def strip(tree: Tree) -> Tree | None:
     """Return `tree` without traces, function tags and indices.
 
-    EVALB's setting for the Penn Treebank compares trees in this form, and the model of section 6.3 learns them. Traces
-    (-NONE-) are removed together with constituents that hold only traces. NP-SBJ-1 and NP=2 become NP.
+    EVALB's setting for the Penn Treebank compares trees in this form, and the model of section 6.3 learns trees in this
+    form. Traces (-NONE-) are removed, and so are constituents that hold only traces. NP-SBJ-1 and NP=2 become NP.
 
     Returns:
         `None` if no word is left.
@@ -154,17 +155,17 @@ def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent
     The opening constituents come outermost first, the closing ones innermost first.
     """
     constituents = iter(tree.constituents)
-    following = next(constituents, None)
-    is_open: list[Constituent] = []
+    next_constituent = next(constituents, None)
+    open_constituents: list[Constituent] = []
     for place, leaf in enumerate(tree.leaves):
         opened = []
         closed = []
-        while following is not None and following.start == place:
-            opened.append(following)
-            following = next(constituents, None)
-        is_open += opened
-        while is_open and is_open[-1].end == place + 1:
-            closed.append(is_open.pop())
+        while next_constituent is not None and next_constituent.start == place:
+            opened.append(next_constituent)
+            next_constituent = next(constituents, None)
+        open_constituents += opened
+        while open_constituents and open_constituents[-1].end == place + 1:
+            closed.append(open_constituents.pop())
         yield opened, leaf, closed
 
 

@@ -17,7 +17,7 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
     """Return a tokenizer for sentences and their linearised trees that never splits a bracket.
 
     Sub-words are learnt from the sentences alone. Then the brackets of the training trees are added. Sentences contain
-    no brackets, because treebanks write -LRB- and -RRB-. XX is added if it stands for all words of the trees.
+    no brackets, because treebanks write -LRB- and -RRB-. XX is added if the trees have XX in place of all words.
 
     Args:
         pairs: sentences and trees from `linearisation.read_pairs`. They are read once.
@@ -25,7 +25,7 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
         subword_model: see `train_tokenizer`.
     """
     found: set[str] = set()
-    symbols: list[str] = []  # It is empty until all trees are read.
+    symbols: list[str] = []  # `note_symbols` fills it when all trees are read.
 
     def note_symbols() -> Iterator[Pair]:
         for sentence, tree in pairs:
@@ -36,8 +36,8 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
 
     sentences = (sentence for sentence, _ in filter_pairs(note_symbols(), Counter()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size, subword_model=subword_model, reserved=symbols)
-    # The normaliser must not change the number of words, and a word of a treebank may be a no-break space. So it only
-    # composes characters.
+    # The normaliser must not change the number of words. The one of `train_tokenizer` would: it turns a no-break space,
+    # which may be part of a treebank's word, into a space. This one only composes characters and prepends a space.
     tokenizer.backend_tokenizer.normalizer = Sequence([NFC(), Prepend(" ")])
     # normalized=True: the symbols are found in the normalised text, in which every word begins with a space.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])
@@ -45,7 +45,7 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
 
 
 def find_brackets(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
-    """Return the brackets of a vocabulary by their token ids.
+    """Return a dictionary from token id to bracket, for the brackets of a vocabulary.
 
     Raises:
         ValueError: if the vocabulary has no brackets.
@@ -60,10 +60,10 @@ def find_brackets(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerFast, *, copy_words: bool) -> None:
-    """Raise a ValueError if linearised trees of this form cannot be written in a vocabulary.
+    """Raise a ValueError if a vocabulary cannot write linearised trees of the form that `copy_words` chooses.
 
     Args:
-        copy_words: True for trees with copied words, False for trees with XX.
+        copy_words: True for trees with copied words, False for trees with XX for each word.
     """
     find_brackets(tokenizer)
     has_normalised = NORMALISED in tokenizer.get_added_vocab()

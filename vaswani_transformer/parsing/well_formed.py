@@ -12,10 +12,10 @@ MOST_OPENED = 9
 
 
 class _State(NamedTuple):
-    """The state of a linearisation after some tokens.
+    """The state of a linearisation after the tokens so far.
 
     Attributes:
-        innermost: the innermost open bracket, as a pair: the token that closes it, and the same pair for the bracket
+        innermost: the innermost open bracket, as a pair: the token that closes it, and such a pair for the bracket
             around it. `None` if no bracket is open.
         depth: the number of open brackets.
         num_words: the number of words that have begun.
@@ -37,7 +37,7 @@ class WellFormed:
 
     - The root opens first, and closes after the last word. Then only </s> may follow.
     - A bracket closes with its label, after it holds at least one word.
-    - The leaves are the words of the sentence, in order. The tokens of a word are not separated.
+    - The leaves are the words of the sentence, in order. Nothing stands between the tokens of a word.
     - A bracket opens only if the limit of length leaves room to close it.
     - No more than `MOST_OPENED` brackets open in a row.
 
@@ -61,21 +61,21 @@ class WellFormed:
         self._limits = limits
         # For each word, the number of tokens from its beginning to the end of the sentence.
         self._pieces_from = [
-            list(accumulate(map(len, reversed(of_sentence)), initial=0))[::-1] for of_sentence in words
+            list(accumulate(map(len, reversed(sentence_words)), initial=0))[::-1] for sentence_words in words
         ]
         id_of = {bracket: token_id for token_id, bracket in brackets.items()}
         # The closing bracket of each opening bracket.
         self._closing = {id_of[bracket]: id_of[f"){bracket[1:]}"] for bracket in sorted(id_of) if bracket[0] == "("}
-        # The states after the prefixes of this step and of the last one. The states of all steps would need memory that
-        # is quadratic in the length.
+        # The states after the prefixes of this step and of the previous step. The states of all steps would take memory
+        # that grows with the square of the length.
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
-        self._length = 0  # The length of the prefixes of this step.
+        self._length = 0  # the length of the prefixes of this step
 
     def __call__(self, row: int, prefix: torch.LongTensor) -> list[int]:
         """Return the tokens that may follow a prefix.
 
         Args:
-            row: the row number of the sentence.
+            row: the number of the sentence in the batch.
             prefix: (T,) the tokens so far. The first one is the start token.
         """
         ids = tuple(prefix.tolist())
@@ -95,10 +95,10 @@ class WellFormed:
             allowed.append(words[state.num_words][0])
             if state.depth > 1 and not state.num_opened:
                 allowed.append(state.innermost[0])
-        # The remaining words, the closing brackets and </s> are needed. A further bracket needs two tokens more.
+        # The remaining words, the closing brackets and </s> are still to come. A new bracket takes two tokens more.
         needed = self._pieces_from[row][state.num_words] + state.depth + 1
-        is_short = len(ids) - 1 + needed + 2 <= self._limits[row]
-        if state.innermost is None or (is_short and state.num_opened < MOST_OPENED):
+        has_room = len(ids) - 1 + needed + 2 <= self._limits[row]
+        if state.innermost is None or (has_room and state.num_opened < MOST_OPENED):
             allowed += self._closing
         return allowed
 

@@ -1,6 +1,6 @@
-"""Checkpoints. Each is written whole or not at all, restores a run bit for bit, and is kept as long as it is needed.
+"""Write, read and delete checkpoints. A checkpoint is written whole or not at all, and restores a run bit for bit.
 
-The names of their files stand in `runs`.
+`runs` lists the files of a checkpoint.
 """
 
 import shutil
@@ -41,9 +41,9 @@ class Checkpoints:
     Args:
         folder: the folder of the checkpoints.
         model: the model without Accelerate's wrapper.
-        progress: gives the name of a checkpoint, and is saved with it.
+        progress: the progress of the run. It is saved, and its number of updates gives a checkpoint its name.
         stateful: other parts to save, by their names in the file. Each has `state_dict` and `load_state_dict`.
-        keep: the number of checkpoints that the average needs.
+        keep: the number of checkpoints that the final model averages.
     """
 
     def __init__(
@@ -68,12 +68,14 @@ class Checkpoints:
             self.stateful["scaler"] = accelerator.scaler
 
     def save(self, *, is_scheduled: bool) -> None:
-        """Write a checkpoint of this moment, then delete the checkpoints that are no longer needed.
+        """Write a checkpoint of the present state, then delete the checkpoints that are no longer needed.
 
-        A checkpoint that is not `is_scheduled` is written at a stop, and is never part of the final mean.
+        Args:
+            is_scheduled: False for a checkpoint that is written only because the run stops. The final model never
+                averages this one.
 
         Raises:
-            OSError: if the checkpoint cannot be written, whatever error a library raised.
+            OSError: if the checkpoint cannot be written. Other types of errors become an OSError.
         """
         state = {name: part.state_dict() for name, part in self.stateful.items()}
         state["random_states"] = gather_object([_get_random_states(self.accelerator.device)])
@@ -94,7 +96,10 @@ class Checkpoints:
         drop_old_checkpoints(self.folder, keep=self.keep)
 
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
-        """Restore the state in `checkpoint`, which is intact. Call `warn` if dropout will draw other numbers."""
+        """Restore the run from an intact `checkpoint`.
+
+        Call `warn` if another number of processes wrote it, because dropout then draws other numbers.
+        """
         path = checkpoint / STATE_FOLDER / STATE_FILE
         state = torch.load(path, map_location="cpu", weights_only=True)  # A pickle could run a program.
         with blaming(path):
@@ -103,20 +108,21 @@ class Checkpoints:
         self.load_weights(checkpoint)
         self.model.generation_config = VaswaniGenerationConfig.from_pretrained(checkpoint)
         states = state["random_states"]
-        place = self.accelerator.process_index
+        process_index = self.accelerator.process_index
         if len(states) == self.accelerator.num_processes:
-            _set_random_states(self.accelerator.device, states[place])
+            _set_random_states(self.accelerator.device, states[process_index])
         else:
             warn(
                 f"WARNING: {checkpoint} was written by {len(states)} processes, and this run has "
                 f"{self.accelerator.num_processes}: dropout will draw other numbers."
             )
-            torch.manual_seed(seed + self.progress.update + place)
+            torch.manual_seed(seed + self.progress.update + process_index)
 
     def load_weights(self, folder: Path) -> None:
         """Load the weights of the checkpoint or model in `folder`."""
         mismatch = self.model.load_state_dict(load_file(folder / WEIGHTS), strict=False)
-        assert not mismatch.unexpected_keys  # Tied weights are stored once, so their other names are missing.
+        # Keys may be missing, because a tied weight is stored under only one of its names.
+        assert not mismatch.unexpected_keys
 
 
 def _get_random_states(device: torch.device) -> dict[str, torch.Tensor]:
@@ -134,12 +140,12 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
 
 
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
-    """Return the newest intact checkpoint in `folder`, or None if there is none at all.
+    """Return the newest intact checkpoint in `folder`, or None if `folder` has no checkpoint.
 
-    Damaged checkpoints that are newer are set aside, and `warn` gets a line for each.
+    `warn` gets a line for each newer checkpoint, which is damaged. `set_aside` renames it.
 
     Raises:
-        ValueError: if all checkpoints are damaged. They stay where they are.
+        ValueError: if all checkpoints are damaged. They keep their names.
     """
     damaged: list[Path] = []
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
@@ -148,15 +154,15 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
             for newer in damaged:
                 set_aside(newer)
             return path
-        warn(f"WARNING: {fault}; the checkpoint before is used")
+        warn(f"WARNING: {fault}; trying the checkpoint before it")
         damaged.append(path)
     if damaged:
-        raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is.")
+        raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy an intact one back.")
     return None
 
 
 def _find_fault(checkpoint: Path) -> str:
-    """Return why training cannot continue from `checkpoint`, with the name of a file, or "" if it can."""
+    """Return which file of `checkpoint` is missing or damaged, in words, or "" if training can continue from it."""
     try:
         return find_damage(checkpoint, read_digests(checkpoint))
     except (FileNotFoundError, ValueError) as error:
@@ -164,7 +170,7 @@ def _find_fault(checkpoint: Path) -> str:
 
 
 def finish_checkpoint(partial: Path) -> Path:
-    """Sync a filled folder, mark it as complete, and rename it to its final name, which must be free."""
+    """Sync a folder whose files are written, mark it as complete, and give it its final name, which must be free."""
     paths = list(partial.rglob("*"))
     for path in paths:
         sync(path)
@@ -178,8 +184,9 @@ def finish_checkpoint(partial: Path) -> Path:
 def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
-    Checkpoints of earlier stops and partial checkpoints are deleted, too. A checkpoint is set aside before it is
-    deleted, so that half of a checkpoint is never taken for a whole one. The next call deletes the other half.
+    At least `STATES_TO_KEEP` checkpoints are kept. Checkpoints of earlier stops and partial checkpoints are deleted.
+    `set_aside` renames a checkpoint before it is deleted. So what is left of it after a crash is never taken for a
+    whole checkpoint, and the next call deletes the rest.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
@@ -195,7 +202,7 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
 
 
 def set_aside(checkpoint: Path, part: str = "") -> None:
-    """Rename `checkpoint`, or a `part` of it, to `partial-...`. Readers skip such folders; a clean-up deletes them."""
+    """Rename `checkpoint`, or its subfolder `part`, to `partial-...`: it is no longer read, and will be deleted."""
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (checkpoint / part).rename(aside)

@@ -1,5 +1,6 @@
 """The cost of a training in floating-point operations (FLOP), by the estimate of table 2 in the paper."""
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +9,13 @@ from ..files import blaming, read_object
 from ..runs import LOG_FILE, RECIPE_FILE
 from .log import read_log
 
-# The paper's FLOP for English-German (table 2). It trained on eight P100 (section 5.2).
+# The FLOP of the paper's English-German models (table 2), which were trained on eight P100 (section 5.2).
 PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
 # Device -> (FLOP per second in float32, FLOP per second of matrix products in bfloat16 or float16). The products are
 # summed in float32, without sparsity. The rate of P100 is the paper's estimate of a sustained rate (footnote 5). The
-# other rates are peak rates from NVIDIA's data sheets (SXM), so the cost is an upper bound. There is one exception:
-# float32 trains in TF32, which is faster. For this case give the rate of TF32 to `--device`.
+# other rates are peak rates from NVIDIA's data sheets (SXM). So the cost of a run in mixed precision is an upper bound.
+# The cost of a run in float32 is not, because its products use TF32, which is faster than float32: give the rate of
+# TF32 to `--device`.
 RATES: dict[str, tuple[float, float | None]] = {
     "P100": (9.5e12, None),
     "A100": (19.5e12, 312e12),
@@ -22,7 +24,7 @@ RATES: dict[str, tuple[float, float | None]] = {
 
 
 def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
-    """Return the FLOP of a training as the paper counts them (section 6.1). `rate` is FLOP per second of a device."""
+    """Return the FLOP of a training as in the paper (section 6.1). `rate` is the FLOP per second of one device."""
     return seconds * devices * rate
 
 
@@ -34,12 +36,15 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
         mixed_precision: "no", "bf16" or "fp16".
 
     Raises:
-        ValueError: if `device` is neither, or if it has no rate for this precision.
+        ValueError: if `device` is neither a known name nor a rate, or if it has no rate for this precision.
     """
-    rate = RATES[device.upper()][mixed_precision != "no"] if device.upper() in RATES else float(device)
+    rate = None
+    with contextlib.suppress(ValueError):
+        rate = RATES[device.upper()][mixed_precision != "no"] if device.upper() in RATES else float(device)
     if rate is None or not 0 < rate < math.inf:
         raise ValueError(
-            f"the rate of {device!r} for mixed precision {mixed_precision} is unknown: give a number in FLOP/s."
+            f"the rate of {device!r} for mixed precision {mixed_precision} is unknown: give a number in FLOP/s, or one "
+            f"of {', '.join(RATES)}."
         )
     return rate
 
@@ -56,7 +61,7 @@ class RunCost:
     mixed_precision: str
     num_processes: int
     num_parameters: int
-    seconds: float  # time of all sittings, with evaluations and checkpoints, like the 12 hours in the paper
+    seconds: float  # time of training over all starts of the run, with evaluations and checkpoints
     updates: int
     target_tokens: int  # number of target tokens in these updates
 
@@ -66,7 +71,7 @@ class RunCost:
 
         Raises:
             FileNotFoundError: if one of the two files is missing.
-            ValueError: if the log holds no update, or if one of the files is damaged.
+            ValueError: if the log has no line of training yet, or if one of the files is damaged.
         """
         path = folder / RECIPE_FILE
         description = read_object(path)
@@ -81,5 +86,5 @@ class RunCost:
 
     @property
     def weight_flop(self) -> float:
-        """FLOP of all products but attention, 6 x parameters x tokens, if both sides have equally many tokens."""
+        """FLOP of products with weights: 6 x parameters x target tokens. Sources are taken to have as many tokens."""
         return 6 * self.num_parameters * self.target_tokens

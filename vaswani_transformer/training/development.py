@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ..data.batching import TokenizedPairs, plan_updates, split_update
 from .progress import perplexity
 
-NUM_SAMPLES = 3  # Translations of so many sentences are printed, from the start of the development set.
+NUM_SAMPLES = 3  # The number of sentences at the start of the development set whose translations are printed.
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class DevelopmentSet:
 
     accelerator: Accelerator
     pairs: TokenizedPairs
-    texts: Path  # file of `vaswani prepare` with the same pairs as text
+    texts: Path  # the file dev.json of the prepared data, which has the text of `pairs`
     tokenizer: PreTrainedTokenizerFast
-    # This function computes BLEU of (model, tokenizer, pairs of text, process_index=, num_processes=). All processes
-    # call it together and share the translations. If one process did all, the others might wait until the launcher ends
-    # them.
+    # A function that computes BLEU from (model, tokenizer, pairs of text, process_index=, num_processes=). All
+    # processes call it together, and each translates a share of the pairs. If one process translated all pairs, the
+    # others could wait longer than the timeout of their process group, and the run would end. None: no BLEU.
     score: Callable[..., float] | None
 
     @torch.no_grad()
@@ -33,8 +33,8 @@ class DevelopmentSet:
         """Evaluate `model`. All processes must call it together.
 
         Returns:
-            the loss without label smoothing, in nats per token; the scores; and lines of samples, empty except in the
-            main process.
+            the loss without label smoothing, in nats per token; the scores by name; and a line for each sample
+            translation. Only the main process has samples.
         """
         accelerator = self.accelerator
         loss = self.compute_loss(model)
@@ -42,25 +42,26 @@ class DevelopmentSet:
         scores = {"dev_perplexity": perplexity(loss)}
         samples = []
         texts = json.loads(self.texts.read_text(encoding="utf-8"))
-        # Accelerate has put autocast into `forward`, and no engine can be built of such a model.
-        autocast = vars(model).pop("forward", None)
+        # With mixed precision, Accelerate has replaced `forward` by a wrapper with autocast. Without this wrapper the
+        # model can decode through an engine, which is faster.
+        wrapped_forward = vars(model).pop("forward", None)
         try:
             if self.score is not None:
-                place = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
-                scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **place)
+                share = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
+                scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **share)
             if accelerator.is_main_process:
                 samples = self._translate([source for source, _ in texts[:NUM_SAMPLES]], model)
         finally:
-            if autocast is not None:
-                model.forward = autocast
+            if wrapped_forward is not None:
+                model.forward = wrapped_forward
         accelerator.wait_for_everyone()
         return loss, scores, samples
 
     def _translate(self, sources: list[str], model: PreTrainedModel) -> list[str]:
-        """Return a line for each of `sources`, with its greedy translation."""
+        """Return a line for each sentence of `sources`: the sentence and its greedy translation."""
         inputs = self.tokenizer(sources, return_tensors="pt", padding=True, verbose=False).to(model.device)
-        found = model.generate(**inputs, num_beams=1, length_penalty=1.0, early_stopping=False)
-        texts = self.tokenizer.batch_decode(found, skip_special_tokens=True)
+        outputs = model.generate(**inputs, num_beams=1, length_penalty=1.0, early_stopping=False)
+        texts = self.tokenizer.batch_decode(outputs, skip_special_tokens=True)
         return [f"  {source} -> {' '.join(text.split())}" for source, text in zip(sources, texts, strict=True)]
 
     @torch.no_grad()
@@ -73,6 +74,7 @@ class DevelopmentSet:
         nll = torch.zeros((), device=accelerator.device)
         for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
             part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
+            # A process whose part is empty computes one pair, because a batch cannot be empty. This loss counts as 0.
             batch = self.pairs[part if len(part) else rows[:1]]
             batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
             nll += model(**batch, num_items_in_batch=1, skip_logits=True).loss * bool(len(part))

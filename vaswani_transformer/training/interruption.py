@@ -1,4 +1,4 @@
-"""The end of a run: requests to stop by SIGTERM or Ctrl+C, and the end of process groups."""
+"""How a run ends: requests to stop (SIGTERM, Ctrl+C), and the end of its processes."""
 
 import atexit
 import gc
@@ -19,8 +19,9 @@ class Interrupted(Exception):
 class StopRequest:
     """Remember a signal, so that the present update can be finished. A later signal ends the process at once.
 
-    Signals within a few seconds are one request, because a scheduler signals every process, and the launcher signals
-    the processes again. Use it in the main thread, because Python delivers signals only there.
+    Signals within `SECONDS_OF_ONE_REQUEST` are one request: a scheduler signals every process, the launcher too, and
+    then the launcher signals its processes again. Use this class in the main thread, because Python delivers signals
+    only there.
     """
 
     def __init__(self):
@@ -46,27 +47,29 @@ class StopRequest:
 def ignore_first_sigterm(worker_id: int) -> None:
     """Let a worker of a `DataLoader` ignore the first SIGTERM, so that training can save before its workers end.
 
-    Use it as `worker_init_fn`. Launchers signal process groups, and schedulers signal every process. Without this
-    function, a worker would die, and its death would end the training before its checkpoint.
+    Pass this function to a `DataLoader` as `worker_init_fn`. Launchers signal process groups, and schedulers signal
+    every process. Without this function, the signal would end the workers, and the training would fail before it has
+    saved.
     """
-    os.setsid()  # The worker leaves the process group.
-    # The second SIGTERM acts, because the loader sends one to a worker that does not end by itself.
+    os.setsid()  # The worker leaves the process group that a launcher signals.
+    # The second SIGTERM ends the worker. The loader sends it if the worker does not end by itself.
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def destroy_group_at_exit() -> None:
-    """Destroy the process group at exit, after the models. Each process calls this when its work is done.
+    """Destroy the process group of PyTorch at exit. Each process calls this function when its work is done.
 
-    Without it, a thread of gloo may abort the process (PyTorch's pull request 179291). The models must go first, or the
-    process may hang. The reducer of the gradients would hold the last reference to the group. Its destructor waits for
-    threads of gloo, and these may wait for the interpreter (PyTorch's issue 56297).
+    Without this, a thread of gloo may abort the process (PyTorch's pull request 179291). The models are deleted before
+    the group, or the process may hang: the reducer of the gradients, a part of a model, would hold the last reference
+    to the group. The destructor of the group waits for threads of gloo, and these threads may wait for the interpreter
+    (PyTorch's issue 56297).
     """
     atexit.register(_destroy_group)
 
 
 def _destroy_group() -> None:
-    import torch  # late: the command line imports this file for its exit code
+    import torch  # Imported late, because the command line needs only `EXIT_CODE`, and PyTorch takes seconds.
 
-    gc.collect()  # models that refer to themselves
+    gc.collect()  # deletes models that refer to themselves
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

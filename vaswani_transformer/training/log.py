@@ -24,7 +24,7 @@ class Log:
         self.is_main_process = accelerator.is_main_process
 
     def open(self, *, update: int) -> None:
-        """Continue the log after `update` updates. Later lines are removed, because they will be logged again."""
+        """Continue the log of a run that has done `update` updates. Lines about later updates are removed."""
         if not self.is_main_process:
             return
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
@@ -32,7 +32,7 @@ class Log:
         with write_whole(self.path) as file:
             file.writelines(lines)
         if self.accelerator.log_with:
-            # The curves are drawn again from the log, so that no step is drawn twice after a stop.
+            # TensorBoard's files are written anew from the log. Otherwise a resumed run would draw some updates twice.
             for events in self.path.parent.glob("events.out.tfevents.*"):
                 events.unlink()
             self.accelerator.init_trackers(self.path.parent.resolve().name)
@@ -45,15 +45,15 @@ class Log:
             tracker.finish()
 
     def _track(self, line: dict) -> None:
-        """Give the numbers of a line of the log to the trackers."""
+        """Pass the numbers in a line of the log to the trackers."""
         self.accelerator.log({name: value for name, value in line.items() if name != "update"}, step=line["update"])
 
-    def write(self, line: dict, **told: object) -> None:
+    def write(self, line: dict, **facts: object) -> None:
         """Write a line of the log to the disk and print it.
 
         Args:
             line: name -> number. One of the names is `update`.
-            told: facts that are only printed, after the numbers.
+            facts: name -> value. They are printed after the numbers, but not written to the disk.
         """
         if self.is_main_process:
             with self.path.open("a", encoding="utf-8") as log:
@@ -62,10 +62,10 @@ class Log:
                 os.fsync(log.fileno())
             self._track(line)
         numbers = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in line.items()}
-        self.print("  ".join(f"{name} {value}" for name, value in (numbers | told).items()))
+        self.print("  ".join(f"{name} {value}" for name, value in (numbers | facts).items()))
 
     def print(self, text: str) -> None:
-        """Print a line on standard error. A bar of tqdm stays below it."""
+        """Print a line on standard error, above the progress bar if there is one."""
         if self.is_main_process:
             with tqdm.external_write_mode(file=sys.stderr):
                 print(text, file=sys.stderr, flush=True)
@@ -84,7 +84,7 @@ def read_log(folder: Path) -> list[dict]:
 
 
 def _is_up_to(text: bytes, update: int) -> bool:
-    """Return True if `text` is a whole line of the log, about one of the first `update` updates."""
+    """Return True if `text` is a whole line of the log, and the number of its update is at most `update`."""
     try:
         return text.endswith(b"\n") and json.loads(text)["update"] <= update
     except ValueError:

@@ -1,4 +1,4 @@
-"""The training loop (sections 5 and 6.1 of the paper), through Accelerate, on any number of processes."""
+"""The training loop (sections 5 and 6.1 of the paper). Accelerate runs it on any number of processes."""
 
 import contextlib
 import time
@@ -25,25 +25,26 @@ from .recipes import Recipe
 from .run_folder import open_run
 from .setup import RunParts
 
-SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
-# The number of updates between two checks. At a check all processes synchronise, and each host with its device. Between
-# two checks the host may run ahead of a GPU.
+SKIPPED_IN_A_ROW = 10  # A run ends after this number of updates in a row without a finite gradient.
+# The number of updates between two checks whether the run must stop. At a check, all processes wait for each other, and
+# each host waits for its device. Between two checks, the host may run ahead of a GPU.
 UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
-# The number of processes that prepare batches. On a CPU such a process would compete with the training for a core. One
-# is enough for any GPU. With MPS, processes are not forked, so a worker would get a copy of the corpus.
+# The number of worker processes that prepare batches. On a CPU, a worker would compete with the training for a core. On
+# a GPU, one worker is enough. With MPS, workers are not forked, so a worker would get a copy of the corpus.
 LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
 
 
 def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] = lambda model: None) -> Path:
-    """Run to the end of the recipe, from the last checkpoint if there is one.
+    """Train to the end of the recipe. If the run has a checkpoint, continue from the last one.
 
-    A global batch gives the same update, however processes and accumulation split it. A run that was stopped and
-    continued ends with the same weights as a run without a stop. The final model appears in one step, also where it
-    replaces an earlier one.
+    Without dropout, an update depends on the number of processes and accumulation steps only by rounding errors. A run
+    that was stopped and continued ends with the same weights as a run without a stop. The folder of the final model
+    appears when it is complete, and replaces the folder of an earlier final model in one step.
 
     Args:
         title: the first line to print.
-        finish: a function that adds files to the folder of the final model. The folder gets its name afterwards.
+        finish: a function that may add files to the final model. It is called with the new folder of the model, before
+            this folder gets its final name.
 
     Returns:
         the folder of the final model, the mean of the last checkpoints.
@@ -51,12 +52,12 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
     Raises:
         ValueError: for the reasons that `open_run` names.
         FloatingPointError: if ten updates in a row had no finite gradient.
-        OSError: if a checkpoint cannot be written. The checkpoint before it is intact.
-        Interrupted: after SIGTERM or Ctrl+C, when the present update is done and saved.
+        OSError: if a checkpoint cannot be written. Earlier checkpoints are intact.
+        Interrupted: after SIGTERM or Ctrl+C. Before that, the present update is finished and a checkpoint is saved.
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
     with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
-        _tell_settings(log, title, parts.description, num_pairs=len(parts.train_pairs))
+        _print_settings(log, title, parts.description, num_pairs=len(parts.train_pairs))
         if checkpoint:
             _restore(checkpoint, parts.checkpoints, parts.recipe, log, seed=parts.description["seed"])
         log.open(update=parts.progress.update)
@@ -65,10 +66,10 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
         count = _average(parts.checkpoints, model_folder, finish)
-        found = perplexity(parts.dev_set.compute_loss(parts.model))
+        dev_perplexity = perplexity(parts.dev_set.compute_loss(parts.model))
         log.print(
             f"averaged {count} checkpoint{'s' * (count > 1)} into {model_folder}: "
-            f"perplexity of the development set {found:.6g}"
+            f"perplexity of the development set {dev_perplexity:.6g}"
         )
         card = model_folder / CARD_FILE
         if card.exists():
@@ -77,17 +78,18 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
 
 
 def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
-    """Run one update after the other, until the recipe or its patience ends."""
+    """Run updates until the number of the recipe is reached, its patience is used up, or a stop is requested."""
     recipe, progress, tally = parts.recipe, parts.progress, parts.tally
     interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
-    sitting_started = time.perf_counter() - progress.seconds
+    # The earlier seconds of a resumed run count as if they had passed just before now.
+    started = time.perf_counter() - progress.seconds
     parts.model.train()
     # tqdm reads None as "show the bar if standard error is a terminal".
     is_hidden = None if parts.accelerator.is_main_process else True
     with tqdm(
         initial=progress.update, total=recipe.num_updates, unit=" updates", leave=False, disable=is_hidden
     ) as bar:
-        # No variable holds the iterator: after an error its traceback would keep the workers alive.
+        # No variable holds the iterator. Otherwise the traceback of an error would keep it and its workers alive.
         for update in read_updates(parts):
             lr = run_update(parts, update)  # forward, backward, step, schedule
             progress.count(update)
@@ -99,22 +101,24 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
                 must_stop = _agree_to_stop(parts.accelerator, stop_request)
                 _check_finite(tally, number)
             if number % parts.log_interval == 0 or number >= recipe.num_updates:
-                progress.seconds = time.perf_counter() - sitting_started
+                progress.seconds = time.perf_counter() - started
                 _log_training(parts.log, progress, tally, num_updates=recipe.num_updates, lr=lr)
             if is_due:
                 with tally.pause():
                     dev_loss = _evaluate(parts.dev_set, parts.model, parts.log, progress)
-                # The evaluation at the end does not count for the patience, because a longer run does not make it.
+                # An evaluation that is due only because the run ends does not count for the patience, because a run
+                # with more updates would not make it.
                 if recipe.is_interval_complete(progress):
                     progress.note_evaluation(dev_loss)
             if is_due or must_stop:
-                progress.seconds = time.perf_counter() - sitting_started
+                progress.seconds = time.perf_counter() - started
                 with tally.pause():
                     parts.checkpoints.save(is_scheduled=is_due)
             if recipe.is_finished(progress):
                 return
             if must_stop:
-                parts.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
+                # A launcher ends all processes when the first one ends, and the main process may still be saving.
+                parts.accelerator.wait_for_everyone()
                 raise Interrupted(f"stopped after update {number} and saved; the same command continues from there.")
 
 
@@ -129,18 +133,20 @@ def run_update(parts: RunParts, update: Update) -> float:
     for i, batch in enumerate(update.micro_batches):
         is_last = i == len(update.micro_batches) - 1
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        # Gradients travel between the processes once, with the last micro-batch.
+        # The processes exchange gradients once in an update, with the last micro-batch.
         with contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model):
             output = parts.forward(**batch, num_items_in_batch=1)  # sums over the tokens of this micro-batch
-            # This is the mean over the whole update. Data parallelism divides the gradients by the number of processes.
+            # Divided by all target tokens, the loss is the mean over the whole update. The factor `num_processes` is
+            # there because data parallelism divides the gradients by it.
             accelerator.backward(output.loss * (accelerator.num_processes / update.target_tokens))
         losses += torch.stack([output.loss.detach(), output.nll_loss])
-    # The parameters are those of the optimizer, because `model.parameters()` visits all modules, which takes 1 ms.
+    # The parameters are read from the optimizer, because `model.parameters()` visits all modules, which takes 1 ms.
     parameters = optimizer.param_groups[0]["params"]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     is_finite = norm.isfinite()
     if accelerator.scaler is None:
-        # By this flag the fused kernel leaves weights and averages unchanged. The host does not wait for it.
+        # If this flag is 1, the fused kernel leaves the weights and Adam's averages unchanged. The flag stays on the
+        # device, so the host does not wait for it.
         optimizer.optimizer.found_inf = (~is_finite).float()
     optimizer.step()
     lr = parts.schedule.get_last_lr()[0]
@@ -151,7 +157,7 @@ def run_update(parts: RunParts, update: Update) -> float:
 
 
 def read_updates(parts: RunParts) -> Iterator[Update]:
-    """Return the remaining updates of this process. On a GPU a worker prepares them."""
+    """Return an iterator over the remaining updates of this process. On a GPU, a worker process prepares them."""
     accelerator, recipe, progress = parts.accelerator, parts.recipe, parts.progress
     stream = UpdateStream(
         parts.train_pairs,
@@ -170,7 +176,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         stream,
         batch_size=None,
         pin_memory=device == "cuda",
-        generator=torch.Generator(),  # draws the seeds of workers, so that the draws of dropout stay the same
+        generator=torch.Generator(),  # The global generator is for dropout. Seeds of workers must not come from it.
         num_workers=num_workers,
         prefetch_factor=16 if num_workers else None,
         worker_init_fn=ignore_first_sigterm,
@@ -178,7 +184,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     return iter(loader)
 
 
-def _tell_settings(log: Log, title: str, description: dict, *, num_pairs: int) -> None:
+def _print_settings(log: Log, title: str, description: dict, *, num_pairs: int) -> None:
     """Print `title` and the settings of the run."""
     if title:
         log.print(title)
@@ -189,32 +195,32 @@ def _tell_settings(log: Log, title: str, description: dict, *, num_pairs: int) -
 
 
 def _restore(checkpoint: Path, checkpoints: Checkpoints, recipe: Recipe, log: Log, *, seed: int) -> None:
-    """Restore the state in `checkpoint`."""
+    """Restore the state of the run from `checkpoint`."""
     accelerator, progress = checkpoints.accelerator, checkpoints.progress
     checkpoints.load(checkpoint, seed=seed, warn=log.print)
     log.print(f"resuming after update {progress.update} from {checkpoint}")
-    accelerator.wait_for_everyone()  # before the main process renames what the others read
+    accelerator.wait_for_everyone()  # The main process renames the checkpoint only after all processes have read it.
     if accelerator.is_main_process:
-        # The name says whether the checkpoint will be averaged. This depends on the number of updates, which may have
-        # changed.
+        # The name says whether the checkpoint will be averaged. This depends on the recipe's number of updates, which
+        # may have changed since the checkpoint was written.
         name = checkpoint_name(progress.update, is_scheduled=recipe.is_checkpoint_due(progress))
         checkpoint.rename(checkpoint.with_name(name))
 
 
 def _agree_to_stop(accelerator: Accelerator, stop_request: StopRequest) -> bool:
-    """Return True if any process was asked to stop. All processes must then save."""
+    """Return True if any process was asked to stop. All processes get the same answer, so that all save together."""
     received = torch.tensor(stop_request.received, device=accelerator.device).int()
     return bool(accelerator.reduce(received, "sum"))
 
 
 def _check_finite(tally: Tally, update: int) -> None:
-    """Raise a FloatingPointError if too many updates in a row, the last of them `update`, were skipped."""
+    """Raise a FloatingPointError if `SKIPPED_IN_A_ROW` or more updates in a row, up to `update`, were skipped."""
     skipped = tally.count_skipped_in_a_row()
     if skipped >= SKIPPED_IN_A_ROW:
         raise FloatingPointError(
             f"{skipped} updates in a row, up to update {update}, were skipped, because their gradients are not finite. "
-            f"The same command would end in the same way. Name another output folder, and start again with bf16, a "
-            f"smaller lr_scale or more warmup_updates."
+            f"The same command would fail again. Name another output folder, and start again with bf16, a smaller "
+            f"lr_scale or more warmup_updates."
         )
 
 
@@ -233,7 +239,7 @@ def _log_training(log: Log, progress: Progress, tally: Tally, *, num_updates: in
 
 
 def _evaluate(dev_set: DevelopmentSet, model: torch.nn.Module, log: Log, progress: Progress) -> float:
-    """Log the scores of the development set, and print samples. Return its loss in nats per token."""
+    """Log the scores of the development set, and print sample translations. Return the loss in nats per token."""
     dev_loss, scores, samples = dev_set.evaluate(model)
     model.train()
     log.write({"update": progress.update, "epoch": progress.epoch, **scores})
@@ -243,15 +249,15 @@ def _evaluate(dev_set: DevelopmentSet, model: torch.nn.Module, log: Log, progres
 
 
 def _average(checkpoints: Checkpoints, folder: Path, finish: Callable[[Path], object]) -> int:
-    """Write the final model into `folder` and load it; return the number of averaged checkpoints.
+    """Write the mean of the last checkpoints into `folder`, and load it; return the number of these checkpoints.
 
-    All processes must call it together.
+    All processes must call this function together.
     """
-    last = complete_checkpoints(checkpoints.folder)[-checkpoints.keep :]
+    to_average = complete_checkpoints(checkpoints.folder)[-checkpoints.keep :]
     if checkpoints.accelerator.is_main_process:
-        with write_folder(folder, stale=[EXAMPLE_FILE]) as new:
-            average_checkpoints(last, new)
-            finish(new)
+        with write_folder(folder, stale=[EXAMPLE_FILE]) as new_folder:
+            average_checkpoints(to_average, new_folder)
+            finish(new_folder)
     checkpoints.accelerator.wait_for_everyone()
     checkpoints.load_weights(folder)
-    return len(last)
+    return len(to_average)

@@ -8,7 +8,7 @@ from .recipes import Recipe
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe) -> AdamW:
-    """Return the Adam of section 5.3. Its lr is the factor of equation 3. Without weight decay, AdamW is Adam."""
+    """Return the Adam of section 5.3. AdamW with weight decay 0 is Adam. The schedule multiplies lr by equation 3."""
     return AdamW(
         model.parameters(),
         lr=recipe.lr_scale,
@@ -24,8 +24,8 @@ def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> flo
 
         lrate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
-    It rises linearly for `warmup_steps` updates, then falls as 1 / sqrt(step). Both branches meet at
-    step = warmup_steps, where the rate is (d_model * warmup_steps)^-0.5: 6.99e-4 for the base model.
+    The rate rises linearly for `warmup_steps` updates, then falls as 1 / sqrt(step). It is highest at
+    step = warmup_steps, where it is (d_model * warmup_steps)^-0.5: 6.99e-4 for the base model.
 
     Raises:
         ZeroDivisionError: if `step` is 0, where the formula is undefined.
@@ -34,7 +34,7 @@ def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> flo
 
 
 def inverse_sqrt_schedule(optimizer: Optimizer, *, d_model: int, warmup_steps: int = 4000) -> LambdaLR:
-    """Return a schedule that multiplies the lr of `optimizer`, 1.0 in the paper, by `inverse_sqrt_lr` of each update.
+    """Return a schedule that multiplies the lr of `optimizer` (1.0 in the paper) by `inverse_sqrt_lr` at each update.
 
     Do not pass the schedule to `Accelerator.prepare`, which would let it step once per process. On 8 GPUs the warm-up
     would then last 500 updates instead of 4000.

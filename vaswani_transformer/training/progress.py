@@ -1,4 +1,4 @@
-"""The progress of a run, and its sums over the updates between two lines of the log."""
+"""How far a run has come, and sums over the updates since the last line of its log."""
 
 import contextlib
 import math
@@ -13,20 +13,20 @@ from ..data.batching import Update
 
 
 def perplexity(nll: float) -> float:
-    """Return exp(`nll`) of a mean -log P in nats per token, or infinity if a float cannot hold it."""
+    """Return exp(`nll`), or infinity if a float cannot hold it. `nll` is a mean -log P in nats per token."""
     return math.exp(nll) if nll < 700 else nll * math.inf
 
 
 @dataclass
 class Progress:
-    """The place of a run in its training data, and in its evaluations."""
+    """How far a run has come: its updates, its time and its evaluations."""
 
     update: int = 0
     epoch: int = 0
-    updates_of_epoch: int = 0  # updates that the present epoch has had
-    seconds: float = 0.0  # time of training, over all sittings
+    updates_of_epoch: int = 0  # updates done in the present epoch
+    seconds: float = 0.0  # time of training with evaluations and checkpoints, summed over all starts of the run
     best_dev_loss: float = math.inf
-    evaluations_without_gain: int = 0
+    evaluations_without_gain: int = 0  # evaluations in a row, up to the last one, without a lower loss than before
 
     def count(self, update: Update) -> None:
         """Count `update` as done."""
@@ -37,7 +37,7 @@ class Progress:
             self.updates_of_epoch = 0
 
     def note_evaluation(self, dev_loss: float) -> None:
-        """Count an evaluation of the development set."""
+        """Record the loss of an evaluation of the development set."""
         self.evaluations_without_gain += 1
         if dev_loss < self.best_dev_loss:
             self.best_dev_loss = dev_loss
@@ -61,8 +61,9 @@ class Tally:
         device = accelerator.device
         # Loss and -log P, summed over the target tokens of this process, in nats.
         self._losses = torch.zeros(2, device=device)
-        # Three counts: target tokens of all processes in updates that were not skipped; skipped updates of the whole
-        # run; skipped updates in a row up to now. An update is skipped if its gradient is not finite.
+        # Three counts: the target tokens of all processes in updates that were not skipped; the skipped updates of the
+        # whole run; the updates skipped in a row, up to the last one. An update is skipped if its gradient is not
+        # finite.
         self._counts = torch.zeros(3, device=device)
         self.start_line()
 
@@ -88,22 +89,25 @@ class Tally:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave the time of the block out of the time of training."""
+        """Exclude the time of the block from `seconds`."""
         started = time.perf_counter()
         yield
         self._started += time.perf_counter() - started
 
     @property
     def seconds(self) -> float:
-        """The time of training since the last line."""
+        """The time of training since the last line of the log, without pauses."""
         return time.perf_counter() - self._started
 
     def count_skipped_in_a_row(self) -> int:
-        """Return the number of updates skipped in a row up to now. Host and device synchronise."""
+        """Return how many updates in a row, up to the last one, were skipped. Host and device synchronise."""
         return int(self._counts[2])
 
     def compute_means(self) -> dict[str, float | int | None]:
-        """Return loss, perplexity, tokens and speed since the last line. All processes must call it together."""
+        """Return loss, perplexity, tokens and speed since the last line of the log.
+
+        Skipped updates are counted since the start of the run. All processes must call this method together.
+        """
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
         target_tokens, skipped, _ = self._counts.tolist()
         return {
@@ -116,12 +120,12 @@ class Tally:
         }
 
     def state_dict(self) -> dict:
-        """Return the sums. All processes must call it together."""
+        """Return the sums. All processes must call this method together."""
         losses = self.accelerator.reduce(self._losses, "sum")
         return {"losses": losses, "counts": self._counts, "updates": self.updates, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict) -> None:
-        if self.accelerator.is_main_process:  # The saved sum is over all processes, so only one continues it.
+        if self.accelerator.is_main_process:  # The saved losses are of all processes, so only one process adds to them.
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
         self.updates = state["updates"]

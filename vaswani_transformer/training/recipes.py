@@ -1,4 +1,4 @@
-"""The paper's runs and ours, each as its difference from the base model (section 5, table 3)."""
+"""The recipes of the paper's runs and of ours. Each is defined by its differences from the base model (section 5)."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from ..bounds import Number
 from ..files import read_object
 
-if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+if TYPE_CHECKING:  # `progress` imports PyTorch, which takes seconds.
     from .progress import Progress
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
@@ -34,21 +34,21 @@ BOUNDS = {
     "length_penalty": Number(-10.0, 10.0),
 }
 MAY_BE_NONE = ("max_length_ratio", "patience")
-# Fields of `VaswaniConfig` that a recipe does not choose, beside the ids of tokens.
+# Fields of `VaswaniConfig` that a recipe cannot set. It cannot set the ids of special tokens either.
 NO_FIELDS = ("vocab_size", "is_encoder_decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Settings of one training run, in the order of the paper. Defaults are the base model."""
+    """Settings of one training run, in the order of the paper. The defaults are those of the paper's base model."""
 
     model: dict = field(default_factory=dict)  # fields of `VaswaniConfig` that differ from its defaults
     # Section 5.1
     vocab_size: int = 37_000  # entries of the shared vocabulary to learn
     subword_model: str = "bpe"  # or "wordpiece"
-    max_length: int = 256  # tokens of a side, with `</s>`; longer pairs are dropped
-    max_length_ratio: float | None = None  # of the two sides of a training pair, in words; None keeps all
-    tokens_per_batch: int = 25_000  # padded tokens per update and side, in all processes together
+    max_length: int = 256  # most tokens of a side, `</s>` included; longer pairs are dropped
+    max_length_ratio: float | None = None  # largest ratio of the longer side to the shorter, in words; None: no limit
+    tokens_per_batch: int = 25_000  # most padded tokens of an update on each side, in all processes together
     short_first: bool = False  # sort the updates of the first epoch by length
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
@@ -57,14 +57,14 @@ class Recipe:
     adam_eps: float = 1e-9
     warmup_updates: int = 4_000
     lr_scale: float = 1.0  # multiplies the rate of equation 3
-    weight_decay: float = 0.0  # decoupled as in AdamW: an update subtracts rate * weight_decay of each weight
-    compile: bool | None = None  # run updates through torch.compile, the first in minutes; None: only on CUDA
+    weight_decay: float = 0.0  # as in AdamW: an update subtracts rate * weight_decay * weight from each weight
+    compile: bool | None = None  # compile the updates by torch.compile, which takes minutes; None: only on CUDA
     # Section 6.1
-    # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here a checkpoint comes after the same
-    # number of updates. So the mean depends neither on the hardware nor on the time of a stop.
+    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here the interval is this
+    # number of updates. So the final mean depends neither on the hardware nor on the time of a stop.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
-    num_averaged_checkpoints: int = 5  # last checkpoints whose mean is the final model
-    patience: int | None = None  # evaluations in a row without a better development loss that end the run
+    num_averaged_checkpoints: int = 5  # number of last checkpoints whose mean is the final model
+    patience: int | None = None  # a run ends after this number of evaluations in a row without a better loss
     num_beams: int = 4
     length_penalty: float = 0.6
 
@@ -93,18 +93,18 @@ class Recipe:
         return asdict(self)
 
     def is_interval_complete(self, progress: "Progress") -> bool:
-        """Return True at the end of an interval, where a run has a checkpoint whatever its number of updates is."""
+        """Return True if an interval between checkpoints has just ended. This does not depend on `num_updates`."""
         amount, unit = self.checkpoint_interval
         if unit == "epochs":
             return progress.updates_of_epoch == 0 and progress.epoch % amount == 0
         return progress.update % amount == 0
 
     def is_checkpoint_due(self, progress: "Progress") -> bool:
-        """Return True at the end of an interval, and at the last update."""
+        """Return True if an interval between checkpoints has just ended, or if the last update is done."""
         return self.is_interval_complete(progress) or progress.update >= self.num_updates
 
     def is_finished(self, progress: "Progress") -> bool:
-        """Return True if all updates are done, or if the patience is at its end."""
+        """Return True if all updates are done, or if the patience is used up."""
         patience = self.patience or math.inf
         return progress.update >= self.num_updates or progress.evaluations_without_gain >= patience
 
@@ -118,7 +118,7 @@ BIG = replace(
     num_averaged_checkpoints=20,
 )
 
-# Table 3: one checkpoint, newstest2013.
+# Table 3 scores single checkpoints, without averaging, on newstest2013.
 TABLE_3_MODELS: dict[str, dict] = {
     "base": {},
     "A1": {"num_heads": 1},
@@ -144,9 +144,10 @@ TABLE_3_MODELS: dict[str, dict] = {
 TABLE_3 = {row: replace(BASE, model=model, num_averaged_checkpoints=1) for row, model in TABLE_3_MODELS.items()}
 TABLE_3["big"] = replace(BIG, num_averaged_checkpoints=1)
 
-# Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"): its peak rate is 0.005, its patience ten epochs.
-# They rank five hypotheses by log P / |Y|. At the 15 tokens of this set, GNMT's penalty grows as fast with alpha 1.3.
-# The paper's alpha, which the recipe keeps, favours long translations less.
+# Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"). Its peak learning rate is 0.005, its patience is
+# ten epochs. Wu et al. rank five hypotheses by log P / |Y|. For sentences of 15 tokens, as in Multi30k, GNMT's length
+# penalty with alpha 1.3 grows as fast as |Y|. The recipe keeps the paper's alpha of 0.6, which favours long
+# translations less.
 MULTI30K_TINY = replace(
     BASE,
     model={"d_model": 128, "d_ff": 256, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
@@ -162,11 +163,12 @@ MULTI30K_TINY = replace(
     num_beams=5,
 )
 
-# fairseq's transformer_iwslt_de_en, trained as its documentation says, on one GPU, with a peak rate of 5e-4. The number
-# of updates is our choice, about 45 epochs of 160,000 pairs. fairseq differs in these points: source and target have
-# two vocabularies and two embeddings; attention has biases; 10,000 is the number of merges (here entries); 175 is a
-# number of words (here sub-words); the best checkpoint translates (here the mean of the last ones). fairseq ranks
-# hypotheses by log P / |Y|. At 25 tokens, GNMT's penalty grows as fast with alpha 1.2.
+# fairseq's transformer_iwslt_de_en, trained on one GPU as its documentation says, with a peak learning rate of 5e-4.
+# The number of updates is our choice: about 45 epochs of 160,000 pairs. fairseq differs in these points. Source and
+# target have separate vocabularies and embeddings. Attention has biases. 10,000 is the number of merges (here of
+# vocabulary entries). 175 counts words (here sub-words). The best checkpoint translates (here the mean of the last
+# checkpoints). fairseq ranks hypotheses by log P / |Y|. For sentences of 25 tokens, GNMT's length penalty with alpha
+# 1.2 grows as fast as |Y|.
 IWSLT14_DE_EN = replace(
     BASE,
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
@@ -184,8 +186,8 @@ IWSLT14_DE_EN = replace(
     length_penalty=1.2,
 )
 
-# For 228,000 pairs of short sentences, captions, speeches and news, with 3.3M German tokens: two hours on a CPU core. A
-# model that sees them five times does not learn them by heart, so dropout is as in the base model.
+# For 228,000 pairs (3.3M German tokens) of short sentences, captions, speeches and news. Training takes 1.6 hours on a
+# CPU core. The model sees a pair about five times and does not learn it by heart, so dropout is as in the base model.
 GENERAL_EN_DE_SMALL = replace(
     BASE,
     model={"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1},
@@ -197,8 +199,8 @@ GENERAL_EN_DE_SMALL = replace(
     checkpoint_interval=(250, "updates"),
 )
 
-# For twice as much text of the same kind: four hours on two CPU cores with bfloat16. The encoder is deeper than the
-# decoder, because it reads a sentence once, and the decoder runs for each token of the translation.
+# For twice as much text of the same kind. Training takes four hours on two CPU cores with bfloat16. The encoder is
+# deeper than the decoder, because it runs once for a sentence, and the decoder once for each token of the translation.
 EVERYDAY_EN_DE = replace(
     GENERAL_EN_DE_SMALL,
     model=GENERAL_EN_DE_SMALL.model | {"encoder_layers": 5},
@@ -210,8 +212,8 @@ EVERYDAY_EN_DE = replace(
     checkpoint_interval=(500, "updates"),
 )
 
-# For the built-in corpus: less than five minutes on two CPU cores. No sentence comes often enough to be learnt by
-# heart, so dropout would only slow the training down.
+# For the built-in corpus. Training takes less than five minutes on two CPU cores. The model does not see a sentence
+# often enough to learn it by heart, so dropout would only slow the training down.
 PHRASEBOOK = replace(
     BASE,
     model={"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
@@ -223,9 +225,9 @@ PHRASEBOOK = replace(
     checkpoint_interval=(40, "updates"),
 )
 
-# Section 6.3. The paper does not say its dropout and learning rate. Here dropout is as in the authors' code, the rate
-# follows equation 3, and the numbers of heads and d_ff are as in the big model. `parsing.parser` lets outputs be 300
-# tokens longer than inputs.
+# The parser of section 6.3. The paper does not state its dropout and its learning rate. Here dropout is as in the
+# authors' code, the rate follows equation 3, and d_ff and the number of heads are as in the big model.
+# `parsing.parser` lets outputs be 300 tokens longer than inputs.
 PARSING_WSJ = replace(
     BASE,
     model=BIG.model | {"encoder_layers": 4, "decoder_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
@@ -234,10 +236,11 @@ PARSING_WSJ = replace(
     length_penalty=0.3,
 )
 
-# For 30,000 trees on two CPU cores, with --copy_words. A sentence is half as long as its tree, and is read once. So
-# layers are cheaper in the encoder, and a parser needs them most there. A small vocabulary makes the softmax cheap. One
-# tree in a hundred has more than max_length tokens, and training on it would cost more time than its F1 is worth. With
-# the shortest trees first, a development perplexity of 2.9 was reached after 2,000 updates instead of 4,000.
+# For 30,000 trees on two CPU cores, with --copy_words. A sentence (source) is half as long as its tree (target), and
+# the encoder runs once for a sentence. So layers cost less in the encoder, where a parser needs them most. A small
+# vocabulary makes the softmax cheap. One tree in a hundred has more than max_length tokens and is dropped, because
+# training on these trees would take more time than the gain in F1 is worth. With the shortest trees first, a
+# development perplexity of 2.9 was reached after 2,000 updates instead of 4,000.
 PARSING_SMALL = replace(
     BASE,
     model={"d_model": 256, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 2, "dropout": 0.1},
@@ -257,8 +260,8 @@ PARSING_SMALL = replace(
 BIG_EN_FR = replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece")
 EN_DE, EN_FR = "WMT 2014 English-German, 4.5M pairs", "WMT 2014 English-French, 36M pairs"
 BASE_COST, BIG_COST = "8 P100, 12 hours (the paper)", "8 P100, 3.5 days (the paper)"
-# For each name: the recipe, its row in the paper, its data, and its hardware and hours. The hours are from the paper,
-# from model_cards/ or from scripts/benchmarks/results/.
+# Name -> recipe, row of a table in the paper, training data, hardware with hours of training. The hours are from the
+# paper, from model_cards/ or from scripts/benchmarks/results/.
 CATALOGUE: dict[str, tuple[Recipe, str, str, str]] = {
     "base_en_de": (BASE, "table 2, base", EN_DE, BASE_COST),
     "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),
@@ -277,15 +280,16 @@ RECIPES = {name: recipe for name, (recipe, *_) in CATALOGUE.items()}
 
 
 def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
-    """Return the recipe called `name`, or the one in the JSON file `name`, with `changes`.
+    """Return the recipe called `name`, or the recipe in the JSON file `name`, with `changes`.
 
     Args:
-        name: a name of `RECIPES`, or a JSON file. The file has an object of fields of `Recipe`, or such an object as
-            its "recipe", as in the recipe.json of a run. Fields that are missing are those of the base model.
-        changes: each is "FIELD=VALUE", or "model.FIELD=VALUE" for a field of the model. A value is JSON, or else text.
+        name: a name of `RECIPES`, or a JSON file. The file holds an object with fields of `Recipe`, or has such an
+            object as its entry "recipe", like the recipe.json of a run. Missing fields are as in the base model.
+        changes: each is "FIELD=VALUE", or "model.FIELD=VALUE" for a field of the model. VALUE is read as JSON. If it is
+            not JSON, it is a string.
 
     Raises:
-        ValueError: if there is no such recipe, or for a wrong name, type or value of a field.
+        ValueError: if there is no such recipe, or if a field has a wrong name, type or value.
     """
     if name in RECIPES:
         values = RECIPES[name].to_dict()
@@ -295,28 +299,30 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     else:
         raise ValueError(f"there is no recipe {name!r}, and no such file; choose one of: {', '.join(RECIPES)}.")
     for change in changes:
-        place, is_change, text = change.partition("=")
-        if not is_change:
+        field_name, equals_sign, text = change.partition("=")
+        if not equals_sign:
             raise ValueError(f"a change is FIELD=VALUE, such as model.dropout=0.3; got {change!r}.")
         try:
             value = json.loads(text)
         except (json.JSONDecodeError, RecursionError):
             value = text
-        values = values | {place: value}
+        values = values | {field_name: value}
     return build_recipe(values)
 
 
 def build_recipe(values: dict) -> Recipe:
-    """Return the recipe with JSON `values`. Raise a ValueError for a wrong name, type or value of a field.
+    """Return the recipe with JSON `values`. Raise a ValueError if a field has a wrong name, type or value.
 
-    A field of the model stands in the object `model`, or beside it as `model.FIELD`.
+    A field of the model is an entry of `values["model"]`, or the entry "model.FIELD" of `values`.
     """
-    from ..model.configuration_vaswani import VaswaniConfig  # late, as in `model_defaults`
+    from ..model.configuration_vaswani import VaswaniConfig  # Imported late, see `model_defaults`.
 
     of_model = {f"model.{name}" for name in model_defaults()}
     known = Recipe.__annotations__.keys() | of_model
     if not isinstance(values.get("model", {}), dict):
-        raise ValueError(f"model is an object of fields; change one as in model.dropout=0.3, got {values['model']!r}.")
+        raise ValueError(
+            f"model must be an object of fields, got {values['model']!r}. To change one field, give model.dropout=0.3."
+        )
     fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
@@ -326,7 +332,7 @@ def build_recipe(values: dict) -> Recipe:
         raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(near)}.")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in of_model}
     try:
-        VaswaniConfig(**model)  # checks their types and values
+        VaswaniConfig(**model)  # checks the types and values of the fields
     except StrictDataclassError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return Recipe(**fields, model=model)
@@ -334,7 +340,7 @@ def build_recipe(values: dict) -> Recipe:
 
 def model_defaults() -> dict[str, object]:
     """Return the fields of the model that a recipe may change, with their values in the base model."""
-    # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
+    # Imported late, so that the names of recipes are known without transformers, whose import takes seconds.
     from ..model.configuration_vaswani import VaswaniConfig
 
     names = [name for name in VaswaniConfig.__annotations__ if not name.endswith("_token_id")]
@@ -342,12 +348,14 @@ def model_defaults() -> dict[str, object]:
 
 
 def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
-    """Return the recipe with d_model, d_ff, d_k and d_v of its model divided. So rows of table 3 keep their ratios.
+    """Return `recipe` with d_model, d_ff, d_k and d_v divided by `divisor`.
+
+    Rows of table 3 that are divided by the same number keep the ratios of their widths.
 
     Raises:
         ValueError: if a width cannot be divided. The message names all widths.
     """
-    from ..model.configuration_vaswani import VaswaniConfig  # late, as in `model_defaults`
+    from ..model.configuration_vaswani import VaswaniConfig  # Imported late, see `model_defaults`.
 
     config = VaswaniConfig(**recipe.model)
     widths = {name: getattr(config, name) for name in WIDTHS}

@@ -1,7 +1,7 @@
-"""The folder of a run: its recipe.json identifies it, it is locked during training, and all processes must see it.
+"""The folder of a run. Its recipe.json identifies the run. It is locked during training. All processes must see it.
 
 The same command, or a command without a recipe, continues the run in the folder. The number of updates and the patience
-may change. The names of the files stand in `runs`.
+may change. `runs` lists the files of the folder.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from .checkpoints import choose_checkpoint
 from .recipes import OF_DATA, model_defaults
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
-# These entries of recipe.json identify a run. The other entries are information. The settings in ENDS may change,
-# because nothing before the end of a run depends on them.
+# The entries of recipe.json that identify a run. The other entries are information.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
+# Fields of the recipe that may change, because they decide only when a run ends.
 ENDS = ("num_updates", "patience")
 
 
@@ -31,7 +31,7 @@ def open_run(
 ) -> Iterator[Path | None]:
     """Lock the run folder for the duration of the block, and yield the checkpoint to continue from, or None.
 
-    The main process locks and writes. All processes must call it together, and must see the same folder.
+    The main process locks and writes. All processes must call this function together, and must see the same folder.
 
     Args:
         description: the contents of recipe.json, see `IDENTITY`.
@@ -50,7 +50,7 @@ def open_run(
                 stack.enter_context(lock_folder(folder))
                 found = claim_run(folder, description, warn)
             except (OSError, ValueError) as error:
-                found = error  # All processes will raise it, because the others wait for the broadcast.
+                found = error  # It is broadcast, so that all processes raise it. The others wait for the broadcast.
         (found,) = broadcast_object_list([found])
         if isinstance(found, Exception):
             raise found
@@ -69,22 +69,25 @@ def read_settings(folder: Path) -> dict:
 
 
 def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
-    """Write recipe.json in `folder`, or compare it. Return the checkpoint to continue from, or None.
+    """Record `description` as recipe.json of `folder`. Return the checkpoint to continue from, or None.
+
+    If the file exists, its settings must be those of `description`, except `num_updates` and `patience`.
 
     Raises:
-        ValueError: for the reasons that `open_run` names, or if the run has done more updates than are asked for.
+        ValueError: for the reasons that `open_run` names, or if the run has done more updates than `num_updates`.
     """
     path = folder / RECIPE_FILE
     if (folder / "config.json").exists():
         raise ValueError(f"{folder} is the folder of a model: name the folder of a run, or a new folder.")
     given = description["recipe"]
-    free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}  # A digest identifies the data.
+    # The fields of the data are not compared, because the digest in `data` stands for them.
+    free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
         advice=(
-            f"Give the same settings, or name another output folder, with --init_from {folder} to keep the weights. "
-            f"Without --recipe, a run goes on with its own settings."
+            f"Give the same settings, or name another output folder, with --init_from {folder} to start from its "
+            f"weights. Without --recipe, a run continues with its own settings."
         ),
         defaults={f"recipe.model.{name}": value for name, value in model_defaults().items()},
         owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),
@@ -92,10 +95,10 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     )
     checkpoint = choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
     if checkpoint is None and (folder / MODEL_FOLDER).exists():
-        raise ValueError(f"{folder} holds a final model but no checkpoint to continue from: name another output.")
+        raise ValueError(f"{folder} holds a final model but no checkpoint to continue from: name another folder.")
     done = checkpoint_step(checkpoint) if checkpoint else 0
     if free["num_updates"] < done:
-        raise ValueError(f"{folder} has done {done} updates, and num_updates is {free['num_updates']}.")
+        raise ValueError(f"{folder} has done {done} updates, but num_updates is {free['num_updates']}: raise it.")
     information = recorded if done else description | {"versions": describe_versions()}
     write_json(path, information | {"recipe": recorded["recipe"] | free})
     return checkpoint

@@ -13,15 +13,15 @@ from ..data.batching import plan_updates, split_update
 
 
 class TokenBatchSampler(Sampler[list[int]]):
-    """The row numbers of the micro-batches of one process, as the `batch_sampler` of a DataLoader.
+    """A `batch_sampler` of a DataLoader. It yields the row numbers of each micro-batch of one process.
 
-    `plan_updates` plans the updates. Each update is cut into parts, one for each process and accumulation step. If an
-    update has fewer pairs than parts, pairs are repeated, so that no part is empty.
+    `plan_updates` plans the updates. Each update is cut into parts (micro-batches), one for each process and
+    accumulation step. If an update has fewer pairs than parts, pairs are repeated, so that no part is empty.
 
     Args:
         lengths: the numbers of tokens of the sources and of the targets.
         num_parts: the number of parts of an update, over all processes.
-        own_parts: the parts of this process.
+        own_parts: a slice of these parts, the parts of this process.
         options: `tokens_per_batch` and `seed` of `plan_updates`.
     """
 
@@ -33,7 +33,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the plan of `epoch`, for the next iteration."""
+        """Plan the updates of `epoch`. The next iteration will yield them."""
         self.plan = self.plan_epoch(epoch=epoch)
 
     def __len__(self) -> int:
@@ -48,13 +48,15 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader:
-    """Return a DataLoader with the batches of `vaswani train`. It may replace `trainer.get_train_dataloader`.
+    """Return a DataLoader with batches as in `vaswani train`.
 
-    `per_device_train_batch_size` has no effect. `gradient_accumulation_steps` cuts the same update into more parts.
+    To use it, set `trainer.get_train_dataloader = partial(load_token_batches, trainer, tokens_per_batch=...)`. Then the
+    Trainer's `per_device_train_batch_size` has no effect. `gradient_accumulation_steps` only sets into how many
+    micro-batches an update is cut.
 
     Args:
         trainer: a Trainer whose training set is a `datasets.Dataset`.
-        tokens_per_batch: padded tokens of an update on each side, over all processes.
+        tokens_per_batch: the most padded tokens of an update on each side, over all processes.
     """
     args, accelerator = trainer.args, trainer.accelerator
     steps = args.gradient_accumulation_steps
@@ -71,5 +73,5 @@ def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader
     workers = {"num_workers": args.dataloader_num_workers, "pin_memory": args.dataloader_pin_memory}
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=trainer.data_collator, **workers)
     # `accelerator.prepare` is not used here. It would wrap the sampler twice, and transformers 5.23 cannot reach the
-    # `set_epoch` of such a sampler. A run that resumes within an epoch would then read the batches of the first epoch.
+    # `set_epoch` of such a sampler. A run that resumes within a later epoch would read the batches of the first one.
     return prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)

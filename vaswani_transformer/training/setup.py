@@ -32,9 +32,11 @@ from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
 from .recipes import Recipe
 
-# Padded tokens on each side of a micro-batch on a CPU. So much stays in the cache, and needs less padding.
+# The number of padded tokens on each side of a micro-batch on a CPU. Larger micro-batches would not stay in the cache,
+# and would need more padding.
 TOKENS_PER_MICRO_BATCH = 4_096
-# Fields of a config that may change between two trainings, because they do not change the meaning of the weights.
+# Fields in which the configs of `init_from` and of the recipe may differ: the meaning of weights does not depend on
+# these fields.
 OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
 
 
@@ -51,7 +53,7 @@ class RunParts:
     train_pairs: TokenizedPairs
     dev_set: DevelopmentSet
     model: torch.nn.Module  # as Accelerate wraps it
-    forward: Callable  # An update calls it. It is `model`, compiled if the recipe says so.
+    forward: Callable  # `model`, compiled if the recipe says so. Updates call it.
     optimizer: AcceleratedOptimizer
     schedule: LRScheduler
     progress: Progress
@@ -73,7 +75,7 @@ def build_run(
     report_to: str | None = None,
     score_dev: Callable[..., float] | None = None,
 ) -> RunParts:
-    """Return the parts of a run. Nothing is written yet.
+    """Return the parts of a run. Nothing is written into `run` yet.
 
     Args:
         data: a folder written by `vaswani prepare`.
@@ -81,21 +83,22 @@ def build_run(
         init_from: a model whose weights a new run starts from. A run that continues does not read it again.
         seed: the seed of initialisation, dropout and the order of the data.
         accumulation_steps: the number of micro-batches of an update on each process. It changes speed and memory, not
-            results. The default is one on a GPU. On a CPU it is the number that gives micro-batches of about 4,096
-            tokens.
-        mixed_precision: "no", "bf16" or "fp16". The default is the half precision of the launcher. If there is none, it
-            is bf16 on a CUDA device that has it, and "no" on other devices. On CUDA, float32 products use TF32.
+            results. By default it is 1 on a GPU. On a CPU it is chosen so that a micro-batch has about 4,096 tokens on
+            each side.
+        mixed_precision: "no", "bf16" or "fp16". By default it is the half precision that the launcher sets. If the
+            launcher sets none, it is bf16 on a CUDA device that has it, and "no" on other devices. On CUDA, float32
+            products use TF32.
         log_interval: the number of updates between two lines of the log.
-        report_to: a tracker of Accelerate that gets the numbers of the log, such as "tensorboard" or "wandb".
+        report_to: a tracker of Accelerate, such as "tensorboard" or "wandb". It gets the numbers of the log.
         score_dev: a function that computes BLEU of the development set at each evaluation. See `score` of
             `DevelopmentSet`.
 
     Raises:
-        FileNotFoundError: if `data` is no prepared data.
+        FileNotFoundError: if `data` holds no prepared data.
         ModuleNotFoundError: if the package of the tracker is missing.
-        ValueError: if a file of the data is damaged; if Accelerate knows no such tracker; if the launcher asks for FSDP
-            or DeepSpeed; or if `init_from` has another architecture than the recipe or another vocabulary than the
-            data.
+        ValueError: if a file of the data is damaged; if Accelerate does not know the tracker; if the launcher asks for
+            FSDP or DeepSpeed; if the architecture of `init_from` differs from that of the recipe; or if its vocabulary
+            differs from that of the data.
     """
     accelerator = _build_accelerator(mixed_precision, report_to, run)
     device = accelerator.device.type
@@ -170,10 +173,10 @@ def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: 
             raise ValueError(
                 f"the launcher asks for {name}, but each process trains a whole model on one device: leave {name} out."
             )
-    # Accelerate keeps the precision of a process in this state. The next run of the process may have another precision.
-    # The Trainer of transformers resets the state, too.
+    # Accelerate keeps the precision in this state of the process. A second run in the process may have another
+    # precision, so the state is reset. The Trainer of transformers does the same.
     AcceleratorState._reset_state()
-    # `Accelerator` will choose the same device.
+    # The device that `Accelerator` will choose below.
     device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
     avoid_plans_per_shape(device)
     allow_tf32(device)
@@ -212,7 +215,7 @@ def _build_model(
     seed: int,
     init_from: str | None,
 ) -> tuple[VaswaniForConditionalGeneration, str | None]:
-    """Return the model before its first update, and the fingerprint of `init_from`, or None without `init_from`."""
+    """Return the model before its first update, and the fingerprint of `init_from` (None without `init_from`)."""
     config = VaswaniConfig(
         **recipe.model,
         vocab_size=len(tokenizer),
@@ -234,22 +237,22 @@ def _build_model(
     if accelerator.device.type == "cpu":
         speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
     init_fingerprint = None if init_from is None else _take_weights(model, init_from, tokenizer)
-    torch.manual_seed(seed + accelerator.process_index)  # Each process draws another dropout.
+    torch.manual_seed(seed + accelerator.process_index)  # Dropout draws other numbers in each process.
     return model, init_fingerprint
 
 
 def _take_weights(model: VaswaniForConditionalGeneration, name: str, tokenizer: PreTrainedTokenizerFast) -> str:
-    """Copy the weights of the model `name` into `model`; return the fingerprint of `name`.
+    """Copy the weights of the model called `name` into `model`; return the fingerprint of the copied model.
 
     Raises:
         ValueError: if the models differ in architecture or vocabulary.
     """
-    _, trained, its_tokenizer, fingerprint = load(name, dtype="float32")
+    _, trained, trained_tokenizer, fingerprint = load(name, dtype="float32")
     fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
-    theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
-    if changes := list(find_changes(theirs, ours)):
+    given, wanted = ({field: getattr(each.config, field) for field in fields} for each in (trained, model))
+    if changes := list(find_changes(given, wanted)):
         raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. Change the recipe.")
-    if its_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
+    if trained_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
         data = tokenizer.name_or_path
         raise ValueError(f"{name} has another vocabulary than {data}: prepare with --keep_vocabulary {name}.")
     if heads := getattr(trained.generation_config, "alignment_heads", None):

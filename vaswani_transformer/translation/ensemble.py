@@ -29,7 +29,7 @@ class Ensemble:
         self.members = members
         configs = [member.config for member in members]
         learned = [config for config in configs if config.position_embedding_type == "learned"]
-        # The shortest table of positions limits the length for all models.
+        # The shortest table of learned positions limits the length for all models.
         self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             ours, *theirs = (getattr(member.config, name) for member in members)
@@ -60,7 +60,7 @@ class Ensemble:
 
         Args:
             encodings: from `encode`.
-            source_mask: (L, S), 0 at padding; `None` where nothing is padded.
+            source_mask: (L, S), 0 at padding; `None` if nothing is padded.
             prompt: (L, P), the tokens with which the translations begin.
             num_beams: b.
 
@@ -104,7 +104,7 @@ class EnsembleSteps:
 def mean_log_probs(logits_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the log of the mean probability of each word, (L * b, V), from the logits of each model.
 
-    Unlike with a logsumexp, the result is exact where all probabilities are equal.
+    If all models give a word the same probability, the result is exact. A logsumexp would round it.
     """
     log_probs = torch.stack([logits.float() for logits in logits_of_models]).log_softmax(dim=-1)
     highest = log_probs.amax(dim=0).clamp(min=torch.finfo(log_probs.dtype).min)

@@ -8,8 +8,9 @@ in windows of lines. While FILE is being written, a folder lies beside it:
         lines-000000000001    the translations of the window that begins with this line, and their seal
         lock                  held by the process that works here
 
-The file of a window appears when the window is complete. Its last 32 bytes are its seal: a digest of the translations,
-of the window's place and of the settings. So a restarted run translates only the windows that are missing or damaged.
+The file of a window appears when the window is complete. The last 32 bytes of the file are a seal: a digest of the
+translations, the place of the window and the settings. So a restarted run translates only the windows that are missing
+or damaged.
 At the end all windows are joined into FILE, which replaces an older FILE in one step. Then the folder is removed.
 """
 
@@ -35,15 +36,16 @@ from ..files import LOCK_FILE, claim, lock_folder, write_whole
 from .translator import Hypothesis, Translator
 
 FORMAT = 4  # The format of the files in the folder.
-# A window of a long text has as many lines as a batch has tokens, but at least this number. With batches of 2,000
-# tokens, padding is then 2 % for long sentences and 5 % for short ones. With four times as many lines it would be 1 %
-# and 2 %.
+# Larger windows need less padding, because they have more sentences of similar lengths for a batch. A window of a long
+# text has this number of lines, or the number of tokens of a batch if that is larger. With batches of 2,000 tokens,
+# windows of 4,096 lines need 2 % padding for long sentences and 5 % for short sentences. Windows four times as large
+# would need 1 % and 2 %.
 LEAST_LINES_PER_WINDOW = 4_096
-# A short text has four smaller windows, so that two or four processes share it evenly. Four windows of 318 lines take 1
-# to 2 % more processor time than one of 1,272. Even smaller windows would take longer.
+# A short text has four smaller windows, so that two or four processes share it evenly. For a text of 1,272 lines, four
+# windows take 1 to 2 % more processor time than one window. Windows below 256 lines would cost more.
 LEAST_LINES_TO_SHARE = 256
-# The windows of a stream are smaller, because a reader may wait for the output. With batches of 2,000 tokens, 7 % of a
-# batch is padding.
+# The windows of a stream are smaller, because a reader may wait for the output. With batches of 2,000 tokens, 7 % of
+# the tokens are then padding.
 LINES_PER_STREAM_WINDOW = 1_024
 BYTES_PER_READ = 65_536  # The capacity of a pipe.
 SETTINGS_FILE = "settings.json"
@@ -51,7 +53,7 @@ WINDOW_FILES = "lines-*"
 
 SEAL_BYTES = hashlib.sha256().digest_size
 
-# A function that formats the output: the hypotheses of a sentence and its number, from 1 on -> lines of the file.
+# A function that formats the output: (the hypotheses of a sentence, its number from 1 on) -> lines of the file.
 ToLines = Callable[[Sequence[Hypothesis], int], str]
 
 
@@ -86,8 +88,8 @@ def translate_file(
         output: the file to write. If it is a symbolic link, the file it points to is written. If its name ends in
             `.gz`, it is compressed.
         to_lines: formats the hypotheses of a sentence.
-        settings: JSON values, everything on which the output depends except the text.
-        processes: from `find_processes`. On several machines all of them must see the folder of `output`.
+        settings: JSON values: everything but the text on which the output depends.
+        processes: from `find_processes`. Processes on several machines must all see the folder of `output`.
 
     Raises:
         FileNotFoundError: if `source` does not exist, or if a process on another machine does not see the folder.
@@ -104,8 +106,8 @@ def translate_file(
     num_lines, digest = _survey(source)
     output = output.resolve() if output.is_symlink() else output
     folder = output.with_name(f"{output.name}.partial")
-    most = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
-    size = min(most, max(LEAST_LINES_TO_SHARE, num_lines // 4 + 1))
+    largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
+    size = min(largest_size, max(LEAST_LINES_TO_SHARE, num_lines // 4 + 1))
     windows = {start: folder / f"lines-{start + 1:012d}" for start in range(0, num_lines, size)}
     settings = {"format": FORMAT, "lines_per_window": size, "text": digest, **settings}
     key = json.dumps(settings, sort_keys=True)
@@ -127,7 +129,7 @@ def translate_file(
             total=num_lines,
             initial=num_lines - sum(min(size, num_lines - start) for start in missing),
             unit=" sentences",
-            smoothing=0,  # Each window begins with its longest sentences, so only the mean rate predicts the end.
+            smoothing=0,  # The longest sentences of a window come first, so only the mean rate predicts the end.
             file=sys.stderr,
             disable=None if processes.is_main_process else True,
         ) as bar:
@@ -230,7 +232,7 @@ def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
 
     Args:
         file: a binary file with a buffer.
-        name: names the file in messages.
+        name: the name of the file in error messages.
 
     Raises:
         ValueError: at the first line that is not UTF-8.

@@ -11,7 +11,7 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..runs import find_model_folder
 
-GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # The defaults of v4, for models that name none.
+GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # The defaults of v4, for models without these options.
 
 
 class AnyTranslationPipeline(TranslationPipeline):
@@ -47,6 +47,7 @@ class AnyTranslationPipeline(TranslationPipeline):
 
     @property
     def _is_own(self) -> bool:
+        """True for a model of this package."""
         return self.model.config.model_type == VaswaniConfig.model_type
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def pipeline(
     tokenizer: object = None,
     **kwargs,
 ) -> Pipeline:
-    """Return `transformers.pipeline(task, model, ...)`, where `model` may be a run folder too.
+    """Return `transformers.pipeline(task, model, ...)`, where `model` may also be a run folder.
 
     Args:
         model: a model folder, a run folder (then its newest model is taken), a Hub id, or a model object. With a model
@@ -91,5 +92,6 @@ def pipeline(
         raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = str(find_model_folder(Path(model)))
-    # Code that lies beside a model never runs here. Without this argument, transformers would ask on standard input.
+    # Code that lies beside a model never runs here. Without a value for `trust_remote_code`, transformers would ask on
+    # standard input.
     return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})

@@ -1,6 +1,6 @@
-"""Translate many sentences in batches of like lengths, with n-best lists and scores.
+"""Translate many sentences in batches of similar lengths, with n-best lists and scores.
 
-The sentences alone decide which of them share a batch. So every process that translates a batch gets the same bits.
+Which sentences share a batch depends only on the sentences. So every process computes the same bits for a batch.
 """
 
 import math
@@ -33,14 +33,15 @@ from .ensemble import Ensemble
 
 TOKENS_PER_BATCH = {"cpu": 2_000}  # Larger batches would not fit the caches of a processor.
 TEXTS_PER_CALL = 1_000  # This bounds the memory: the output of the tokenizer has about 100 bytes per token.
-# The outputs of each step are not read here. So they are off, even if the generation config of the model turns them on.
+# The outputs of each step are not read here. So their records are off, even if the model's generation config asks for
+# them.
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False) | {
     "return_dict_in_generate": True
 }
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and its score (Wu et al. 2016, equation 14), or `None` if no scores were asked for."""
+    """A translation and its score (Wu et al. 2016, equation 14). The score is `None` if it was not asked for."""
 
     text: str
     score: float | None = None
@@ -70,7 +71,7 @@ class Translator:
         with_scores: give each hypothesis its score.
         split_sentences: translate the sentences of a text one by one, and keep the white space between them. The
             library sentencex finds the sentences. It needs a language: the source language in the model's config, or
-            else English.
+            English if the config has none.
         ensemble: further models that translate together with this one, by the mean of their probabilities.
         generate_kwargs: arguments of `generate`.
 
@@ -142,8 +143,8 @@ class Translator:
         """
         for sentence in sentences:
             check_sentence(sentence)
-        parts_of = [split_text(sentence, self.language) for sentence in sentences]
-        texts = [text for parts in parts_of for text, _ in parts]
+        parts_by_sentence = [split_text(sentence, self.language) for sentence in sentences]
+        texts = [text for parts in parts_by_sentence for text, _ in parts]
         if self.language is None:
             self.num_several += sum(SEVERAL_SENTENCES.search(text) is not None for text in texts)
         self.num_foreign += sum(not text.isascii() and not find_scripts(text) <= self.scripts for text in texts)
@@ -156,7 +157,7 @@ class Translator:
             done += len(batch.rows)
             on_batch(done * len(sentences) // len(texts) - before)
         rest = iter(translations)
-        return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_of]
+        return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_by_sentence]
 
     @cached_property
     def scripts(self) -> frozenset[str]:
@@ -221,7 +222,7 @@ class Translator:
         counts = [
             (
                 self.num_over_long,
-                f"sentences of more than {longest} tokens, the longest in training: {self.num_over_long}. Split them.",
+                f"sentences longer than the longest in training ({longest} tokens): {self.num_over_long}. Split them.",
             ),
             (
                 self.num_cut,
@@ -282,7 +283,7 @@ def translate(
 
 
 def find_scripts(text: str) -> frozenset[str]:
-    """Return the scripts of the letters in `text` by their Unicode names, such as LATIN, GREEK or CJK."""
+    """Return the scripts of the letters in `text`, such as LATIN, GREEK or CJK, from the letters' Unicode names."""
     letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
     names = (unicodedata.name(letter, "") for letter in unicodedata.normalize("NFKC", "".join(letters)))
     return frozenset(name.split()[0] for name in names if name)
@@ -295,7 +296,7 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
         found: the hypotheses of each part.
         parts: lines or sentences, each with the white space after it, as `split_text` returns them.
     """
-    if len(parts) > 1:  # The other hypotheses of a blank part only fill its list. So all texts use the first one.
+    if len(parts) > 1:  # A blank part has one real hypothesis, which all hypotheses of the text use.
         found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]
     return [
         Hypothesis(

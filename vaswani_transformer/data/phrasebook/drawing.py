@@ -1,4 +1,4 @@
-"""Draw random sentences that have one translation each. Verbs and adjectives name the groups of nouns that fit them.
+"""Draw random sentences that have one translation each. The lexicon says which nouns fit a verb or an adjective.
 
 Two kinds of ambiguous sentences are never drawn: the past of verbs whose past equals the base ("I read"), and negations
 with a quantified subject ("every man does not sleep").
@@ -24,7 +24,7 @@ _KNOWN = (*_PLACES, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
 _POSSESSIVES = ("my", "your", "his", "her", "our", "their")
 _QUANTIFIERS = ("two", "three", "ten", "some", "many")
-# For each subject, the objects that would be the same people: "I see us" is not drawn.
+# Subject -> objects that are not drawn, because they would mean the same people, as in "I see us".
 _SAME_PEOPLE = {"I": ("I", "we"), "we": ("I", "we"), "you": ("you",)}
 
 
@@ -91,7 +91,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
 
     Args:
         kind: the kind of the sentence to which the clause belongs; "" for a sentence of two clauses.
-        tense: the default is any tense.
+        tense: by default the tense is drawn, too.
     """
     tense = tense or dice.choose(_TENSES)
     clause = Clause(dice.choose(_verbs_for(tense, kind)), tense)
@@ -167,8 +167,8 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
             clause.english[role] = f"{word.english} {phrase.english_object}"
             clause.german[role] = grammar.after_preposition(word.german, phrase.german[word.case])
     # In the present tense, a clause with "not" gets no time, because "not ... every day" would negate the time.
-    is_open = clause.tense != "present" or "adverb" not in clause.english
-    if is_open and {"state", "predicate"}.isdisjoint(verb.marks) and dice.chance(0.35 if is_long else 0.1):
+    may_have_time = clause.tense != "present" or "adverb" not in clause.english
+    if may_have_time and {"state", "predicate"}.isdisjoint(verb.marks) and dice.chance(0.35 if is_long else 0.1):
         clause.add("time", dice.choose([word for word in TABLES["times"] if clause.tense in word.tenses]))
 
 
@@ -179,13 +179,13 @@ def _draw_phrase(
 
     Args:
         names: the groups of nouns to choose from.
-        determiners: the determiners to choose from. If the chosen one does not fit the noun, "the" replaces it.
-        subject: the subject of the clause. The phrase is not about the same people or things.
+        determiners: the determiners to choose from. If the chosen determiner does not fit the noun, it becomes "the".
+        subject: the subject of the clause. The phrase will not mean the people or things that the subject means.
         has_adjective: True if the noun may have an adjective.
     """
     if "human" in names.split() and dice.chance(0.35):
-        same = _SAME_PEOPLE.get(subject.english, ())
-        return dice.choose([phrase for name, phrase in grammar.PERSONAL_PRONOUNS.items() if name not in same])
+        excluded = _SAME_PEOPLE.get(subject.english, ())
+        return dice.choose([phrase for name, phrase in grammar.PERSONAL_PRONOUNS.items() if name not in excluded])
     noun = dice.choose([noun for noun in nouns_in(names) if noun is not subject.noun])
     is_kin = noun.kind == "kin"
     is_mass = not noun.english_plural

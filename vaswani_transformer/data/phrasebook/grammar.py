@@ -32,7 +32,7 @@ _GERMAN_ORDER = (
 
 
 def _endings(*rows: str) -> dict[str, Forms]:
-    """Return endings by case and gender."""
+    """Return endings by case and gender. `rows` has a text for each case, with the endings of all genders."""
     genders = ("m", "f", "n", "plural")
     return {case: dict(zip(genders, row.split(), strict=True)) for case, row in zip(CASES, rows, strict=True)}
 
@@ -44,7 +44,7 @@ _STRONG = _endings("er e es e", "en e es e", "em er em en", "es er es er")
 _WEAK = _endings("e e e en", "en e e en", "en en en en", "en en en en")
 _EIN_WITHOUT_ENDING = (("nominative", "m"), ("nominative", "n"), ("accusative", "n"))
 _CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "zu dem": "zum", "zu der": "zur", "von dem": "vom"}
-_SOUNDS = {"honest": "an", "university": "a"}  # The article of words that do not sound like their first letter.
+_SOUNDS = {"honest": "an", "university": "a"}  # Word -> its article, if its first letter suggests the other article.
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Clause:
 
 
 def say_english(clause: Clause, question: str | None = None) -> str:
-    """Return the clause as a statement, or as a question.
+    """Return the clause in English, as a statement or as a question.
 
     Args:
         question: the question word, "" for a yes-no question, or `None` for a statement.
@@ -115,7 +115,7 @@ def say_english(clause: Clause, question: str | None = None) -> str:
 
 
 def say_german(clause: Clause, finite_verb: str = "second") -> str:
-    """Return the clause with its finite verb first, second or last."""
+    """Return the clause in German, with its finite verb first, second or last."""
     verb = clause.verb
     subject = clause.subject.german["nominative"]
     front = clause.german.get("front", "")
@@ -167,17 +167,17 @@ def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
     weak = _WEAK[case][gender]
     if determiner.declension == "article":
         return _ARTICLES[case][gender], weak
-    is_ein = determiner.declension == "mixed" and (case, gender) in _EIN_WITHOUT_ENDING
-    if is_ein or determiner.declension == "number":
+    has_no_ending = determiner.declension == "mixed" and (case, gender) in _EIN_WITHOUT_ENDING
+    if has_no_ending or determiner.declension == "number":
         return stem, strong
     return stem + strong, strong if determiner.declension == "many" else weak
 
 
 def after_preposition(preposition: str, phrase: str) -> str:
-    """Return a German phrase after a preposition, which may merge with the article: im Garten, zur Schule."""
-    first, *others = phrase.split(" ")
-    both = _join(preposition, first)
-    return _join(_CONTRACTIONS.get(both, both), *others)
+    """Return a German preposition and phrase. The preposition may merge with the article: im Garten, zur Schule."""
+    first_word, *other_words = phrase.split(" ")
+    start = _join(preposition, first_word)
+    return _join(_CONTRACTIONS.get(start, start), *other_words)
 
 
 def _join(*words: str) -> str:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from .drawing import Dice, draw_sentence
 
-_HELD_OUT_PERCENT = 5  # The share of all sentences in dev, and the share in test.
+_HELD_OUT_PERCENT = 5  # Of all sentences, dev has this share, and test has this share.
 # The bounds on the length of an English sentence.
 _MIN_WORDS = 4
 _MAX_WORDS = 14
-_MAX_FAILED_DRAWS = 100_000  # After so many failed draws in a row, all sentences are supposed to be drawn.
+_MAX_FAILED_DRAWS = 100_000  # After this number of failed draws in a row, no new sentence is expected any more.
 
 
 def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
@@ -27,14 +27,14 @@ def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tup
     Args:
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
         num_pairs: the number of pairs, at least 1.
-        seed: other seeds draw other sentences, some of which may be equal.
+        seed: another seed draws another selection of sentences. Some sentences may be in both selections.
 
     Returns:
         an iterator over (English, German). The English sentences have 4 to 14 words. Both sentences have capitals and
         punctuation.
 
     Raises:
-        ValueError: if the split has fewer sentences, or if there is no such split.
+        ValueError: if the split has fewer than `num_pairs` sentences, or if there is no split of this name.
     """
     dice = Dice(f"phrasebook {seed}")
     seen: set[str] = set()

@@ -33,7 +33,8 @@ def _read_tables() -> dict[str, list[Word]]:
 def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
     """Return the name of the column and the content of the cell.
 
-    The title is the name, then the layout of the content: none for a text, or a list or forms.
+    The title is the name of the column and the layout of its cells: "list", "by case" or "by person". Without a layout,
+    the content is the text of the cell.
     """
     name, _, layout = title.partition(" ")
     text = "" if cell == "-" else cell
