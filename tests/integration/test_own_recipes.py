@@ -53,7 +53,8 @@ def assert_ends_alike(one, other):
         assert_close(ours, theirs)
 
 
-def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path, capsys):
+def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     options = ["--set", "tokens_per_batch=99", "--set", "num_averaged_checkpoints=1"]
     assert train_to(tmp_path / "run", data, 3, *options) == 0
     written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
@@ -70,6 +71,7 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
     model = tmp_path / "run" / "model"
     assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.6g}"
     assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]  # nothing is written beside the run
 
 
 def test_a_run_extended_twice_ends_like_an_uninterrupted_run_of_the_same_length(data, whole, tmp_path, capsys):

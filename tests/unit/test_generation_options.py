@@ -1,7 +1,7 @@
 """Every option of transformers is honoured, passed on to transformers, or refused. None is ignored."""
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from unittest import mock
 
 import pytest
@@ -387,3 +387,9 @@ def test_steps_record_only_what_is_returned():
     options = SearchOptions(eos_token_id=END, pad_token_id=PAD, decoder_start_token_id=0, output_scores=True)
     assert options.start_records() == {}
     assert replace(options, return_dict_in_generate=True).start_records() == {"scores": ()}
+
+
+def test_the_defaults_of_search_options_are_those_of_transformers():
+    expected = GenerationConfig()._get_default_generation_params()
+    for field in fields(SearchOptions):
+        assert field.default == expected.get(field.name, field.default) or field.name == "max_length"

@@ -12,7 +12,7 @@ KINDS = [
     pytest.param(lambda: Products(torch.bfloat16), id="bfloat16"),
     *(
         pytest.param(
-            lambda dtype=dtype: PackedProducts(dtype),
+            lambda dtype=dtype: PackedProducts(dtype, copies=True),
             id=f"packed {dtype}",
             marks=pytest.mark.skipif(
                 not PackedProducts.suit(dtype), reason="oneDNN does not multiply in this dtype here"

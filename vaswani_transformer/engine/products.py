@@ -82,7 +82,7 @@ class PackedProducts(Products):
         bfloat16     256         4,222     3,284
     """
 
-    def __init__(self, dtype: torch.dtype, *, copies: bool = True):
+    def __init__(self, dtype: torch.dtype, *, copies: bool):
         super().__init__(dtype, copies=copies)
         self.reorder, self.multiply = find_private("reorder"), find_private("multiply").default
 

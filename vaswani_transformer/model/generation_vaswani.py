@@ -474,8 +474,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         self, call: Call, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, **arguments
     ) -> torch.LongTensor | ModelOutput:
         """Return what transformers' loop decodes, with the longest limit of the batch for all sentences."""
-        options = {name: value for name, value in call.given.items() if name not in OWN_OPTIONS}
-        options["attention_mask"] = call.source.mask
+        options = call.given | {"attention_mask": call.source.mask}
         options["max_length"], options["max_new_tokens"] = None, int(call.limits.max())
         if call.given.get("decoder_input_ids") is not None:
             options["decoder_input_ids"] = call.prompt
