@@ -11,7 +11,7 @@ each shape. "memory" is the peak of what PyTorch allocates. "hours" is how long 
 take. If a row fails, for example from lack of memory, the report says so and goes on with the next row. Each row is
 printed when it is measured. `benchmark_training.py --device cuda` compares the training with that of MarianMTModel.
 
-On a machine without a network, install missing and outdated packages from wheels:
+For a machine without a network, download wheels elsewhere by the first command, and install them by the second:
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 --constraint constraints.txt --dest wheels \\
         transformers datasets dill multiprocess

@@ -214,8 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, (seeds or [row])[0]) for row in rows]))
     precisions = ", ".join(f"{name} ({count})" for name, count in Counter(row.precision for row in rows).items())
     print(
-        f"\nPPL and BLEU belong to the model that was scored. BLEU is counted as in the paper, on tokens with "
-        f"compounds split: {', '.join(sorted({row.signature for row in rows}))}. "
+        f"\nPPL and BLEU are those of the model that was scored after training. BLEU is counted as in the paper, on "
+        f"tokens with compounds split: {', '.join(sorted({row.signature for row in rows}))}. "
         f"Number of rows by precision: {precisions}\n"
     )
     if len(seeds) < 2:

@@ -42,7 +42,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
             shutil.copy(path, output / path.name)
     if (update := read_update(folders[-1])) is not None:
-        # The update gets a separate file. In the metadata of the weights, a second entry would make the bytes vary.
+        # The update gets a separate file. safetensors writes the entries of its metadata in random order, so a second
+        # entry in the file of the weights would make its bytes vary.
         (output / UPDATE).write_text(f"{update}\n")
     averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:

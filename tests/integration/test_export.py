@@ -228,7 +228,7 @@ def test_the_search_in_the_readme_equals_greedy_search_of_the_model(onnx_model, 
 
 
 @pytest.mark.slow
-def test_onnx_inputs_and_outputs_have_the_names_of_optimum_and_the_tokenizer_is_saved(onnx_model, tokenizer):
+def test_onnx_export_names_inputs_and_outputs_as_optimum_does_and_saves_the_tokenizer(onnx_model, tokenizer):
     _, folder = onnx_model
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]

@@ -1,4 +1,7 @@
-"""An update and a search step cost a GPU no more operations and waits than recorded. A pretended GPU counts them."""
+"""An update and a search step cost a GPU no more operations and waits than recorded.
+
+scripts/pretended_gpu counts them on a device that only pretends to be a GPU.
+"""
 
 import json
 import subprocess
@@ -18,7 +21,7 @@ numbers = {name: [{kind: events.total() for kind, events in vars(counts).items()
 print(json.dumps(numbers))
 """
 # If a change lowers a count, lower its bound too.
-MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; five of these operations serve labels padded on the left
+MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; labels padded on the left need five of the operations
 MOST_OPERATIONS_OF_STEP = 127  # a step of the search, with 6 decoder layers
 
 

@@ -61,7 +61,7 @@ def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, tmp
     )
 
 
-def test_a_translation_does_not_continue_with_other_models(folders, files, monkeypatch, capsys):
+def test_an_interrupted_translation_is_not_resumed_with_other_models(folders, files, monkeypatch, capsys):
     def die(translator, batch):
         raise MemoryError("no room")
 

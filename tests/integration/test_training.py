@@ -56,7 +56,7 @@ def patched(owner, name, value):
 
 
 def train_until_save(number, *args, **options):
-    """Train until `number` checkpoints are saved, then raise KeyboardInterrupt."""
+    """Train until `number` checkpoints are saved, then stop the training as Ctrl+C does."""
     save = checkpoints.Checkpoints.save
     calls = itertools.count(1)
 
@@ -133,14 +133,14 @@ def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_d
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_sigterm_lets_a_run_finish_its_update_and_save_and_the_run_continues_exactly(
+def test_a_run_stopped_by_sigterm_finishes_its_update_and_saves_and_can_be_continued_exactly(
     whole, tiny_data, tmp_path, monkeypatch, num_workers
 ):
     def stop_all(parts):
         workers = multiprocessing.active_children()
         assert len(workers) == num_workers
-        # Another process sends the signal, as a launcher does. PyTorch's workers would take a signal from this process,
-        # their parent, for the end of the training.
+        # Another process sends the signal, as a launcher does. A signal from this process, the parent of PyTorch's
+        # workers, would tell the workers that the training has ended.
         processes = [str(pid) for pid in (*(worker.pid for worker in workers), os.getpid())]
         subprocess.run(["kill", "-TERM", *processes], check=True)
         time.sleep(0.5 * num_workers)  # long enough for the signal to end a worker
@@ -282,7 +282,7 @@ def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_d
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path, precision):
+def test_an_engine_can_be_built_while_the_development_set_is_translated(tiny_data, tmp_path, precision):
     seen = []
 
     def score(model, tokenizer, pairs, **processes):
@@ -329,7 +329,7 @@ def test_the_precision_of_the_launcher_is_used(launched_for_bf16, tiny_data, tmp
     assert "mixed_precision bf16, num_processes 1" in capsys.readouterr().err
 
 
-def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
+def test_short_first_orders_the_first_epoch_by_length(tiny_data, tmp_path):
     first_epoch = {}
     for short_first in (False, True):
         parts = build_run(replace(TINY, short_first=short_first), tiny_data, tmp_path)
@@ -375,7 +375,7 @@ def test_a_damaged_or_missing_file_of_the_data_is_refused_by_name(tiny_data, tmp
 
 
 def build_spoilt(updates, *args, **options):
-    """Return the parts of a run. In its updates `updates`, counted from 1, a gradient is NaN."""
+    """Return the parts of a run in which a gradient is NaN in each update whose number, from 1, is in `updates`."""
     parts = build_run(*args, **options)
 
     def spoil(gradient):

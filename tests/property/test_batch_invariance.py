@@ -45,7 +45,7 @@ def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[l
 def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, options, monkeypatch):
     evict, evictions = BeamSearch.evict, []
     monkeypatch.setattr(BeamSearch, "evict", lambda *args: evictions.append(evict(*args)))
-    # A search with a forced end is a beam search too, so it needs fewer sentences.
+    # Fewer sentences are enough for a forced end, because "beam" tests the beam search with all of them.
     count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16
     in_order = list(range(count))
     by_length = sorted(in_order, key=lambda number: -len(sentences[number]))

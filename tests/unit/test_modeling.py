@@ -174,7 +174,7 @@ def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(build
     torch.testing.assert_close(without_logits.loss, found.loss)
 
 
-def test_labels_that_ignore_a_prompt_leave_given_decoder_inputs_unchanged(build_tiny_model):
+def test_masked_labels_of_a_prompt_leave_given_decoder_inputs_unchanged(build_tiny_model):
     model = build_tiny_model(noise=0.4)
     inputs = torch.tensor([[0, 30, 5, 6]])
     found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))

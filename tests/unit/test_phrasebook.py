@@ -158,7 +158,7 @@ def test_asking_for_more_pairs_than_exist_is_refused(monkeypatch):
         next(drawn)
 
 
-def test_questions_with_what_have_verbs_whose_objects_are_things():
+def test_what_questions_use_only_verbs_that_take_things_as_objects():
     verbs = {verb.english for verb in drawing._verbs_for("present", "what")}
     assert {"buy", "eat", "see"} <= verbs
     assert not {"be", "sleep", "thank", "marry", "invite", "hate", "meet"} & verbs

@@ -78,7 +78,7 @@ def test_pairs_of_exactly_max_length_are_kept(tmp_path, max_length, num_kept):
     assert alphabet.model_max_length > 256  # the given tokenizer itself is not changed
 
 
-def test_a_given_tokenizer_encodes_whole_sentences_and_must_add_the_end(tmp_path):
+def test_a_given_tokenizer_does_not_truncate_or_pad_and_must_end_each_sentence(tmp_path):
     tokenizer = train_tokenizer([], vocab_size=260)
     ends = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     tokenizer.backend_tokenizer.post_processor = ends

@@ -22,7 +22,8 @@ SIDES = {  # the texts of the queries and of the keys
     "cross": ("output", "source"),
     "alignment": ("target", "source"),
 }
-MOST_TOKENS = 512  # on each side; an HTML page with 6 layers of 8 heads then takes 67 MB, and 134 MB with sub-words
+# On each side. An HTML page with 6 layers of 8 heads then takes 67 MB, or 134 MB if it also has sub-words.
+MOST_TOKENS = 512
 PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind of attention, with 6 layers of 8 heads
 
 

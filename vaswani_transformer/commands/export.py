@@ -21,7 +21,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     ctranslate2.add_argument(
         "--quantization", help="type of stored weights: float32 (default), int8, int8_float16, ..."
     )
-    ctranslate2.add_argument("--max_positions", type=Number(1, 65_536), help="most tokens of a sentence; default: 2048")
+    ctranslate2.add_argument(
+        "--max_positions", type=Number(1, 65_536), help="limit of tokens in a sentence; default: 2048"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -79,7 +79,8 @@ class VaswaniLoader(ModelLoader):
     """A builder of CTranslate2 specifications, for `export_model` and for the `TransformersConverter` of CTranslate2.
 
     Args:
-        max_positions: the number of rows in the table of positions. Learned positions have no more rows than the model.
+        max_positions: the number of rows in the table of positions. A table of learned positions has at most
+            `max_position_embeddings` rows.
     """
 
     architecture_name = "AutoModelForSeq2SeqLM"

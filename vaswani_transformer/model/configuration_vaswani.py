@@ -88,14 +88,15 @@ class VaswaniConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     is_encoder_decoder: bool = True
-    # The padding token is not 0. transformers' beam search would take the id 0 for a missing one, and pad with </s>.
+    # The padding id is not 0, because transformers' beam search treats a padding id of 0 as unset, and pads with </s>.
     bos_token_id: int | None = 0
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
 
     def __post_init__(self, **kwargs):
-        # The base class sets aliases such as hidden_size after the defaults and checks below, which need their values.
+        # Aliases such as hidden_size are set here, because the defaults and checks below need them. The base class
+        # would set them only at the end.
         for alias, name in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, name, kwargs.pop(alias))

@@ -295,7 +295,8 @@ class Call:
     def is_for_transformers(self, *, has_guide: bool, has_engine: bool) -> bool:
         """Return True if transformers' loop must decode.
 
-        It decodes for a streamer or an assistant. It also draws samples with one beam, unless an engine draws just one.
+        It decodes for a streamer or an assistant. It also draws samples with one beam, except if there is an engine and
+        each sentence needs one sample only.
 
         Raises:
             ValueError: for a streamer or an assistant with several beams.
@@ -578,7 +579,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Return `None` in place of `engine`, so that the model's `forward` does what is `asked` for.
 
         Raises:
-            ValueError: if `engine` was not built from this object. Engines themselves have no `forward` to call.
+            ValueError: if `engine` was not built from this model, or if this object is itself an engine. An engine has
+                no `forward`.
         """
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(

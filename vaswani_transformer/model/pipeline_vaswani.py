@@ -121,11 +121,11 @@ class TranslationPipeline(ChunkPipeline):
         translate("A little girl climbs into a wooden playhouse.")
         [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
 
-    As in transformers v4, a list of sentences gives one flat list of such dicts. Any other iterable, such as a dataset,
-    gives a list of one dict for each sentence. With `num_return_sequences=n` each sentence gives a list of n dicts,
-    best first. If a text has several lines, each line is translated alone, and a blank line stays empty. With
-    `split_sentences=True`, which needs sentencex, each sentence of a text is translated alone, and the white space
-    between sentences stays.
+    As in transformers v4, a list of sentences gives one flat list of such dicts. With any other iterable, such as a
+    dataset, each sentence gives its own list, which holds one dict. With `num_return_sequences=n` each sentence gives a
+    list of n dicts, best first. If a text has several lines, each line is translated alone, and a blank line stays
+    empty. With `split_sentences=True`, which needs sentencex, each sentence of a text is translated alone, and the
+    white space between sentences stays.
 
     The constructor and a call take the arguments of `generate()`, and these arguments of transformers v4:
 

@@ -46,7 +46,8 @@ class LengthPenalty(NamedTuple):
 
     def __call__(self, length: Length, alpha: float) -> float | torch.Tensor:
         """Return lp(Y) for a hypothesis of `length` tokens."""
-        return self.of(length) ** float(alpha)  # integer powers of integer tensors overflow, and may not be negative
+        # A float, because an integer tensor overflows with an integer exponent, and refuses a negative one.
+        return self.of(length) ** float(alpha)
 
 
 LENGTH_PENALTIES = {
@@ -449,7 +450,7 @@ class ForwardSteps:
         if cache is not None:
             self.kind = type(cache.self_attention_cache), model.config._attn_implementation
             works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
-            # A cache that the caller has filled is not compared, because it may hold more than the tokens.
+            # A cache that the caller has filled is not compared, because it may hold tokens that are not in `tokens`.
             self.is_checked = works is not None or self.num_cached > 0
             if works is False:
                 self.cache, self.num_cached = None, 0
@@ -506,7 +507,8 @@ class ForwardSteps:
             inputs = self.model.prepare_inputs_for_generation(
                 tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
             )
-            # For a static cache transformers makes this mask four-dimensional. Positions need two dimensions.
+            # For a static cache transformers makes this mask four-dimensional. The model computes positions from a
+            # two-dimensional mask.
             inputs["decoder_attention_mask"] = masks.get("decoder_attention_mask")
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]

@@ -17,7 +17,8 @@ from ..data.lines import read_lines
 
 TOP = "TOP"
 TRACE = "-NONE-"
-# CRAFT has words of two parts, as in (NN Xpd TTD). A no-break space joins the parts, because spaces separate words.
+# The treebank CRAFT has words of two parts, as in (NN Xpd TTD). A no-break space joins the parts, because spaces
+# separate words.
 NO_BREAK_SPACE = "\u00a0"
 # Only white space of ASCII separates tokens, so that a no-break space belongs to its word.
 TOKEN = re.compile(r"[()]|[^ \t\n\r\f\v()]+")

@@ -32,8 +32,8 @@ from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
 from .recipes import Recipe
 
-# The number of padded tokens on each side of a micro-batch on a CPU. Larger micro-batches would not stay in the cache,
-# and would need more padding.
+# The number of tokens, padding included, on each side of a micro-batch on a CPU. Larger micro-batches would not stay in
+# the cache, and would need more padding.
 TOKENS_PER_MICRO_BATCH = 4_096
 # Fields in which the configs of `init_from` and of the recipe may differ: the meaning of weights does not depend on
 # these fields.
@@ -45,7 +45,7 @@ class RunParts:
     """Everything that `loop.train` needs. `build_run` builds it."""
 
     recipe: Recipe  # with the values that depend on the device and the data
-    description: dict  # the contents of recipe.json, without versions
+    description: dict  # the contents of recipe.json, except the versions of packages
     folder: Path  # the folder of the run
     accumulation_steps: int
     log_interval: int
