@@ -208,7 +208,7 @@ def test_a_very_long_line_is_cut_with_a_warning(translator, whole, tmp_path, mon
     assert translate_all.num_cut == 1
     pipe = TranslationPipeline(model, tokenizer, task="translation")
     assert pipe(line, max_new_tokens=4) == pipe(shorter, max_new_tokens=4)
-    assert warnings[0].endswith("tokens beyond 50 are cut. Split it into sentences.")
+    assert warnings[0].endswith("50 of its tokens are translated. Split it into sentences.")
     (tmp_path / "long.en").write_text(f"{line}\nab\n")
     command = ["translate", "--model", str(whole), "--input", str(tmp_path / "long.en"), "--max_length_offset", "1"]
     assert cli.main([*command, "--num_beams", "1"]) == 0

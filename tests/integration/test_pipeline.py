@@ -110,10 +110,10 @@ def test_tokens_and_text_are_returned_as_asked(translate):
 
 def test_languages_that_the_model_does_not_translate_are_refused(folder, translate):
     assert translate(SENTENCES[0], src_lang="en", tgt_lang="de") == translate(SENTENCES[0])
-    with pytest.raises(ValueError, match="translates from en to de, not from de to fr"):
+    with pytest.raises(ValueError, match="translates from en to de; src_lang is de, tgt_lang is fr"):
         translate(SENTENCES[0], src_lang="de", tgt_lang="fr")
     for task in ("translation_de_to_en", "translation_en-US_to_zh_CN"):
-        with pytest.raises(ValueError, match="translates from en to de, not from"):
+        with pytest.raises(ValueError, match="translates from en to de; src_lang is"):
             transformers.pipeline(task, model=folder)
 
 
@@ -130,6 +130,8 @@ def test_a_model_may_be_given_as_a_path_or_by_its_run_folder(folder, translate):
     run = Path(folder).parent
     for name in (Path(folder), run, str(run)):
         assert vaswani_pipeline("translation", model=name, max_new_tokens=6)(SENTENCES[0]) == expected
+    with pytest.raises(FileNotFoundError, match="runs/bsae does not exist; name a model folder"):
+        vaswani_pipeline(model="a/runs/bsae")  # the Hub is not asked
 
 
 def test_arguments_of_from_pretrained_work_as_in_transformers(folder, translate):

@@ -302,7 +302,9 @@ def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path
     assert results["caches"] == [[True], [False]]
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
     assert results["texts"] == results["from objects"] == results["saved again"] == texts
-    assert results["other languages"] == "ValueError: this model translates from en to de, not from fr to ja."
+    assert (
+        results["other languages"] == "ValueError: this model translates from en to de; src_lang is fr, tgt_lang is ja."
+    )
     assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # an Engine would need the package
     assert results["hidden"]
     assert results["removed tasks"]  # the code of the model has not changed this list of transformers

@@ -66,7 +66,7 @@ def test_the_card_holds_the_facts_of_the_run_folder_and_the_scores(run, score):
         "`multi30k_tiny` of `vaswani_transformer`, seed 3; updates: 116 done, 8,000 planned",
         "| `tokens_per_batch` | `8192` |",
         "Devices: two cores; processes: 2; mixed precision: no. ",
-        "1.5 hours of training in total, 3.0 device hours",
+        "1.50 hours of training in total, 3.00 device hours",
         "target tokens, so ",
         "torch 2.13.0+cpu",
         "| Multi30k test_2016_flickr | BLEU | 40.57 | `nrefs:1\\|case:mixed\\|eff:no\\|tok:none\\|",
@@ -75,7 +75,7 @@ def test_the_card_holds_the_facts_of_the_run_folder_and_the_scores(run, score):
         "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|dtype:bfloat16` |",
         f"Fingerprint of the scored model: `{fingerprint_model(run / 'model')}`.",
         'model="OWNER/NAME"',
-        "development set after update 116: 5.250",
+        "development set in training, after update 116: 5.250",
         "more than 256\nsub-words",
         "Licence of the weights: apache-2.0.",
     ):
@@ -140,7 +140,7 @@ def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, caps
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
     card = build_card(run)
     assert "seed 3; updates: 58 done, 8,000 planned" in card
-    assert "development set after update 58: 700.000" in card
+    assert "development set in training, after update 58: 700.000" in card
     assert cli.main(["card", "--run", str(run)]) == 1
     assert "the newest model of" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,7 +183,7 @@ def _open_text(
     surveys = [(text.describe(), None) if args.keep_vocabulary else text.survey() for text in train]
     corpora = [
         Corpus(text.read, weight, num_pairs)
-        for text, weight, (_, num_pairs) in zip(train, _weights(args), surveys, strict=True)
+        for text, weight, (_, num_pairs) in zip_longest(train, args.weights or (), surveys, fillvalue=1)
     ]
     inputs = {
         "train": [description for description, _ in surveys],
@@ -204,12 +204,9 @@ def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Reader, dict]"
 
     train = [describe_source(names, split="train") for names in args.train]
     inputs = {"train": train, "dev": describe_source(args.dev, split="dev"), "copy_words": args.copy_words}
-    corpora = [Corpus(partial(read, names), weight) for names, weight in zip(args.train, _weights(args), strict=True)]
+    weighted = zip_longest(args.train, args.weights or (), fillvalue=1)
+    corpora = [Corpus(partial(read, names), weight) for names, weight in weighted]
     return corpora, partial(read, args.dev), inputs
-
-
-def _weights(args: argparse.Namespace) -> list[int]:
-    return args.weights or [1] * len(args.train)
 
 
 def _refuse_shared_files(inputs: Mapping[str, list]) -> None:

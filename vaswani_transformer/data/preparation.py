@@ -191,7 +191,7 @@ def _learn_vocabulary(
         sum(1 for _ in corpus.read()) if corpus.num_pairs is None else corpus.num_pairs for corpus in corpora
     )
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
-    log(f"learning a vocabulary of {vocab_size:,} entries from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
+    log(f"learning up to {vocab_size:,} vocabulary entries from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
     kept = keep(islice(read_all(corpora), 0, None, stride), Counter())
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 

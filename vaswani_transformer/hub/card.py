@@ -178,7 +178,6 @@ def build_card(
             )
     name = plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
-    licence = f"Licence of the weights: {text.license}." if text.license else NO_LICENCE
     data = f"trained on {text.data}" if text.data else "trained on data its author has not named"
     values = {
         "metadata": _metadata(run, evaluations, text, name=name),
@@ -194,7 +193,7 @@ def build_card(
         "cost": _cost(run, text),
         "scores": _scores(run, evaluations),
         "max_length": plain(run.recipe.get("max_length", "?")),
-        "licence": licence,
+        "licence": f"Licence of the weights: {text.license}." if text.license else NO_LICENCE,
     }
     template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
     return Template(template.read_text(encoding="utf-8")).substitute(values)
@@ -255,7 +254,7 @@ def _cost(run: Run, text: CardText) -> str:
     return (
         f"Devices: {text.hardware or plain(run.device) or 'not written down'}; processes: {cost.num_processes}; "
         f"mixed precision: {plain(cost.mixed_precision)}. "
-        f"{hours:.1f} hours of training in total, {hours * cost.num_processes:.1f} device hours; "
+        f"{hours:.2f} hours of training in total, {hours * cost.num_processes:.2f} device hours; "
         f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
         f"tokens.\n\nVersions: {versions}."
     )
@@ -278,7 +277,10 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
         lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score --output`.")
     if run.dev is not None:
         update, perplexity = run.dev
-        lines += ["", f"Perplexity of the development set after update {update:,}: {perplexity:.3f} per sub-word."]
+        lines += [
+            "",
+            f"Perplexity of the development set in training, after update {update:,}: {perplexity:.3f} per sub-word.",
+        ]
     return "\n".join(lines)
 
 

@@ -193,7 +193,9 @@ class TranslationPipeline(ChunkPipeline):
         pair = find_languages(vars(self.model.config))
         given = self._read_languages(**languages)
         if pair is not None and any(name not in (None, expected) for name, expected in zip(given, pair, strict=True)):
-            raise ValueError(f"this model translates from {pair[0]} to {pair[1]}, not from {given[0]} to {given[1]}.")
+            raise ValueError(
+                f"this model translates from {pair[0]} to {pair[1]}; src_lang is {given[0]}, tgt_lang is {given[1]}."
+            )
 
     def preprocess(
         self, sentence: str, truncation: bool = False, split_sentences: bool = False, **languages: str
@@ -223,12 +225,13 @@ class TranslationPipeline(ChunkPipeline):
         # verbose=False: transformers would warn of indexing errors in long texts. The warning below says what happens.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
+        num_kept = min(num_tokens, MOST_SOURCE_TOKENS)
         if num_tokens > (longest := min(self.tokenizer.model_max_length, MOST_SOURCE_TOKENS)):
             logger.warning(
-                f"a sentence of {num_tokens} tokens is longer than {longest}, the longest in training; tokens beyond "
-                f"{MOST_SOURCE_TOKENS} are cut. Split it into sentences."
+                f"a sentence of {num_tokens} tokens is longer than {longest}, the longest in training; "
+                f"{num_kept} of its tokens are translated. Split it into sentences."
             )
-        kept = [*range(min(num_tokens, MOST_SOURCE_TOKENS) - 1), -1]  # the last token, </s>, is kept
+        kept = [*range(num_kept - 1), -1]  # the last token, </s>, is kept
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:

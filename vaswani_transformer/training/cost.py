@@ -40,7 +40,8 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
     """
     rate = None
     with contextlib.suppress(ValueError):
-        rate = RATES[device.upper()][mixed_precision != "no"] if device.upper() in RATES else float(device)
+        rates = RATES.get(device.upper())
+        rate = rates[mixed_precision != "no"] if rates else float(device)
     if rate is None or not 0 < rate < math.inf:
         raise ValueError(
             f"the rate of {device!r} for mixed precision {mixed_precision} is unknown: give a number in FLOP/s, or one "

@@ -7,6 +7,7 @@ import transformers
 from transformers import Pipeline, PreTrainedModel
 
 from ..devices import free_cores
+from ..loading import may_be_on_hub
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..runs import find_model_folder
@@ -86,12 +87,17 @@ def pipeline(
         kwargs: arguments of `transformers.pipeline`, such as `dtype`, `device`, `batch_size`, or of `generate()`.
 
     Raises:
+        FileNotFoundError: if `model` is a path that does not exist, and no Hub id.
         ValueError: if no `model` is given.
     """
     if model is None:
         raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
-    if isinstance(model, str | Path) and Path(model).is_dir():
-        model = str(find_model_folder(Path(model)))
+    if isinstance(model, str | Path):
+        path = Path(model)
+        if path.is_dir():
+            model = str(find_model_folder(path))
+        elif len(path.parts) > 1 and not may_be_on_hub(path):
+            raise FileNotFoundError(f"{path} does not exist; name a model folder, a run folder or a Hub id.")
     # Code that lies beside a model never runs here. Without a value for `trust_remote_code`, transformers would ask on
     # standard input.
     return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})
