@@ -51,7 +51,7 @@ setup(
         "safetensors>=0.8",
         "pyarrow>=21",
         "tabulate>=0.10",
-        "protobuf>=6.31.1",  # to read models of SentencePiece
+        "protobuf>=7.36.1",  # to read models of SentencePiece
         "numpy>=1.26",
         "tqdm>=4.66.3",
     ],
