@@ -266,7 +266,7 @@ CATALOGUE: dict[str, tuple[Recipe, str, str, str]] = {
     "base_en_de": (BASE, "table 2, base", EN_DE, BASE_COST),
     "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),
     "big_en_fr": (BIG_EN_FR, "table 2, big", EN_FR, BIG_COST),
-    "multi30k_tiny": (MULTI30K_TINY, "", "20,000 to 100,000 pairs; Multi30k", "1 CPU core, bfloat16, 1.6 hours"),
+    "multi30k_tiny": (MULTI30K_TINY, "", "up to 100,000 pairs; Multi30k", "1 CPU core, bfloat16, 1.6 hours"),
     "iwslt14_de_en": (IWSLT14_DE_EN, "", "100,000 to 500,000 pairs; IWSLT 2014", ""),
     "general_en_de_small": (GENERAL_EN_DE_SMALL, "", "100,000 to 500,000 pairs", "1 CPU core, bfloat16, 1.6 hours"),
     "everyday_en_de": (EVERYDAY_EN_DE, "", "100,000 to 1,000,000 short pairs", "2 CPU cores, bfloat16, 4 hours"),
