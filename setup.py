@@ -4,7 +4,6 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 PLOTS = ["matplotlib>=3.10"]
-CONVERT = ["sentencepiece>=0.2"]
 TENSORBOARD = ["tensorboard>=2.19"]
 SENTENCES = ["sentencex>=1.0.32"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.31", "onnxscript>=0.6"]
@@ -51,14 +50,14 @@ setup(
         "safetensors>=0.8",
         "pyarrow>=21",
         "tabulate>=0.10",
-        "protobuf>=7.36.1",  # to read models of SentencePiece
+        "sentencepiece>=0.2",
+        "protobuf>=7.36.1",  # transformers needs both to read models of SentencePiece
         "numpy>=1.26",
         "tqdm>=4.66.3",
     ],
     extras_require={
         "plots": PLOTS,
         "tour": TOUR,
-        "convert": CONVERT,
         "export": EXPORT,
         "sentences": SENTENCES,
         "tensorboard": TENSORBOARD,
@@ -68,7 +67,6 @@ setup(
             "hypothesis>=6.100",
             "peft>=0.21.2",
             "ruff>=0.14",
-            *CONVERT,
             *EXPORT,
             *SENTENCES,
             *TOUR,

@@ -48,7 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
     for module in COMMANDS:
         name = module.__name__.rpartition(".")[2]
         text = module.__doc__
-        command = commands.add_parser(name, help=text.partition("\n")[0], description=text, formatter_class=formatter)
+        command = commands.add_parser(
+            name, help=text.partition("\n")[0], description=text, formatter_class=formatter, allow_abbrev=False
+        )
         module.add_arguments(command)
         command.set_defaults(module=module, parser=command)
     return parser
@@ -63,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
     if unknown:
         options = [text.partition("=")[0] for text in unknown if text.startswith("-")]
-        near = [found for name in options for found in get_close_matches(name, args.parser._option_string_actions, n=1)]
+        known = args.parser._option_string_actions
+        near = [found for name in options for found in get_close_matches(name, known, n=1, cutoff=0.63)]
         advice = f"; did you mean {' '.join(near)}?" if near else ""
         args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):

@@ -201,10 +201,14 @@ def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, ar
     assert error.count("\n") == 1
 
 
-def test_the_error_about_a_mistyped_option_suggests_the_nearest_option(capsys):
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [("--beam", "; did you mean --num_beams?"), ("--num_beam", "; did you mean --num_beams?"), ("--path", "")],
+)
+def test_the_error_about_a_mistyped_option_suggests_an_option_that_is_near(capsys, typed, advice):
     with pytest.raises(SystemExit):
-        cli.main(["translate", "--model", "m", "--beam", "5"])
-    assert "unrecognized arguments: --beam 5; did you mean --num_beams?" in capsys.readouterr().err
+        cli.main(["translate", "--model", "m", typed, "5"])
+    assert f"unrecognized arguments: {typed} 5{advice}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "2.5"])

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+import sentencepiece
 import torch
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
@@ -60,7 +61,6 @@ def build_marian_model():
 @pytest.fixture(scope="module")
 def marian_folder(build_marian_model, tmp_path_factory):
     """A folder with a MarianMT model and its two sentencepiece models, in the files that OPUS-MT has on the Hub."""
-    sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
     folder = tmp_path_factory.mktemp("marian")
     pairs = list(generate_pairs(split="train", num_pairs=300))
     vocabulary = {"</s>": 0, "<unk>": 1}

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+import sentencepiece
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -35,7 +36,6 @@ T5_TASKS = {"translation_en_to_de": {"prefix": "translate English to German: ", 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
     """A folder with the files of a sentencepiece model, and a list of (piece, score)."""
-    sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
     model = io.BytesIO()
     lines = iter([*SENTENCES, *T5_TASKS["translation_en_to_de"]["prefix"].split()] * 20)
     sentencepiece.SentencePieceTrainer.train(

@@ -116,7 +116,7 @@ def test_scores_say_that_sentences_were_split(sentencex, folder, paragraph, caps
 
 def test_alignments_of_split_sentences_are_refused(paragraph, tmp_path, capsys):
     assert cli.main([*paragraph[0], "--split_sentences", "--alignments", str(tmp_path / "links")]) == 1
-    assert "--alignments needs one sentence in each line" in capsys.readouterr().err
+    assert "--alignments needs plain lines" in capsys.readouterr().err
 
 
 def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(pipe, paragraph, capsys, monkeypatch):

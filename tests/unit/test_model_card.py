@@ -75,8 +75,8 @@ def test_the_card_holds_the_facts_of_the_run_folder_and_the_scores(run, score):
         "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|dtype:bfloat16` |",
         f"Fingerprint of the scored model: `{fingerprint_model(run / 'model')}`.",
         'model="OWNER/NAME"',
-        "development set in training, after update 116: 5.250",
-        "more than 256\nsub-words",
+        "after update 116 and before checkpoints were averaged: 5.250",
+        "\nmore than 256 sub-words",
         "Licence of the weights: apache-2.0.",
     ):
         assert fact in card, fact
@@ -140,7 +140,7 @@ def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, caps
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
     card = build_card(run)
     assert "seed 3; updates: 58 done, 8,000 planned" in card
-    assert "development set in training, after update 58: 700.000" in card
+    assert "after update 58 and before checkpoints were averaged: 700.000" in card
     assert cli.main(["card", "--run", str(run)]) == 1
     assert "the newest model of" in capsys.readouterr().err
 

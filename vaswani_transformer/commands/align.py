@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     model, tokenizer = load_translator(args.model)
     found = []
     with open_output(args.output) as file:
-        for links in align(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None)):
+        for links in align(model, tokenizer, tqdm(pairs, unit=" sentences", disable=None)):
             file.write(f"{format_links(links)}\n")
             found.append(links)
     if gold is not None:

@@ -20,11 +20,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words"
     )
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
-    text = "encoder or decoder: self-attention; cross: encoder-decoder attention of the word that the decoder writes; "
-    text += "alignment: encoder-decoder attention of the word that it reads; default: encoder"
+    text = (
+        "encoder or decoder: self-attention; cross: encoder-decoder attention of the word that the decoder writes; "
+        "alignment: encoder-decoder attention of the word that it reads; default: encoder"
+    )
     chosen.add_argument("--kind", choices=tuple(VIEWS), help=text)
-    text = "number from 1; default: the layer before the last, as in the paper. But if only --kind cross or alignment "
-    text += "is given, the alignment is drawn for the layer and head that align best"
+    text = (
+        "number from 1; default: the layer before the last, as in the paper. But if only --kind cross or alignment "
+        "is given, the alignment is drawn for the layer and head that align best"
+    )
     chosen.add_argument("--layer", type=Number(1, 1_000), help=text)
     chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="numbers from 1; default: all heads")
 

@@ -10,7 +10,6 @@ prints the perplexity, the settings of the search and the fingerprint of the mod
 
 import argparse
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -118,7 +117,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     options = take_given(args, *OF_SEARCH)
     if others:
         options["ensemble"] = [member.model for member in others]
-    with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
+    with tqdm(total=len(pairs), unit=" sentences", disable=None) as bar:
         options |= {"tokens_per_batch": args.tokens_per_batch, "on_batch": bar.update}
         hypotheses = translate(first.model, first.tokenizer, sources, **options)
     if args.translations is not None:
@@ -129,17 +128,17 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
         with open_output(args.table) as output:
             output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
     scores = compute_scores(hypotheses, [references, *further_references], metrics)
-    print(*scores, sep="\n")
+    lines = list(map(str, scores))
     perplexity = compute_perplexity(first.model, first.tokenizer, pairs)
     scores.append(Score(PERPLEXITY, perplexity, "per sub-word, no label smoothing"))
     scope = f", {args.model} alone" if others else ""
-    print(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{scope}")
+    lines.append(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{scope}")
     settings = "" if args.dtype is None else f"|dtype:{args.dtype}"
     settings += "|split_sentences" if args.split_sentences else ""
     search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{settings}"
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
-    print(f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}")
-    if args.json is not None:
+    if args.json is not None:  # The file is written first, because the reader of a pipe may leave early.
         args.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {"search": search, "models": names, "fingerprint": fingerprint}
         write_json(args.json, {"scores": list(map(asdict, scores))} | figures)
+    print(*lines, f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}", sep="\n")

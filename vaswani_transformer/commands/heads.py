@@ -7,7 +7,6 @@ of its attention follows the relation.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     if pairs is None:
         sources = list(lines)
         pairs = zip(sources, translate(model, tokenizer, sources), strict=True)
-    tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
+    tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", disable=None))
     scores = tally.scores()
     print(
         f"{args.model}, sentences of {args.source}: measured {tally.num_sentences:,}, left out {tally.num_left_out:,} "

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
     options = take_given(args, "num_beams", "length_penalty", "tokens_per_batch")
     parser = load_parser(args.model, is_constrained=not args.unconstrained, **options)
     with open_output(args.output) as output:  # Opened before the search: a wrong path fails at once.
-        with tqdm(total=len(sentences), unit=" sentences", file=sys.stderr, disable=None) as bar:
+        with tqdm(total=len(sentences), unit=" sentences", disable=None) as bar:
             trees = parser(sentences, on_batch=bar.update)
         if gold is not None:
             trees = [tree._replace(leaves=gold_tree.leaves) for tree, gold_tree in zip(trees, gold, strict=True)]

@@ -30,8 +30,10 @@ Reader = Callable[[], Iterable[tuple[str, str]]]  # each call reads the pairs fr
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    text = "source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet files, or a "
-    text += "Hub dataset (wmt/wmt14:de-en). Repeat --train for further corpora"
+    text = (
+        "source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet files, or a "
+        "Hub dataset (wmt/wmt14:de-en). Repeat --train for further corpora"
+    )
     command.add_argument("--train", nargs="+", action="append", required=True, help=text)
     command.add_argument(
         "--weights",
@@ -47,8 +49,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="size of the shared vocabulary to learn")
-    text = "use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
-    text += "tokenizer.json, or a .model file of SentencePiece"
+    text = (
+        "use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
+        "tokenizer.json, or a .model file of SentencePiece"
+    )
     vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
     command.add_argument(
         "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="with phrasebook: number of training pairs"

@@ -7,7 +7,6 @@ tokens (</s> included), and log P / lp, the score by which the beam search of se
 """
 
 import argparse
-import sys
 
 from ..bounds import Number
 from .arguments import add_model, text_path
@@ -39,5 +38,5 @@ def run(args: argparse.Namespace) -> None:
     model, tokenizer = load_translator(args.model)
     options = {"tokens_per_batch": args.tokens_per_batch, "length_penalty": args.length_penalty}
     found = score_pairs(model, tokenizer, pairs, **options)
-    for log_prob, length, score in tqdm(found, unit=" sentences", file=sys.stderr, disable=None):
+    for log_prob, length, score in tqdm(found, unit=" sentences", disable=None):
         print(f"{log_prob:.6f}\t{length}\t{score:.6f}")

@@ -142,12 +142,16 @@ def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
 
 
 def _describe_recipe(name: str, recipe: "Recipe") -> str:
-    """Return a line that names the recipe and lists its changes. A recipe in a file is compared with the base model."""
+    """Return a line that names the recipe and lists its changes. A file is compared with the nearest recipe."""
     from ..files import find_changes
     from ..training.recipes import RECIPES, model_defaults
 
-    reference = name if name in RECIPES else "base_en_de"
     defaults = {f"model.{field}": value for field, value in model_defaults().items()}
-    reference_fields = RECIPES[reference].to_dict() | {"compile": recipe.compile}
-    changes = ", ".join(find_changes(reference_fields, recipe.to_dict(), defaults=defaults)) or "none"
-    return f"recipe {name}{f': {reference}' if name != reference else ''} with changes: {changes}"
+
+    def changes_from(named: str) -> list[str]:
+        fields = RECIPES[named].to_dict() | {"compile": recipe.compile}
+        return list(find_changes(fields, recipe.to_dict(), defaults=defaults))
+
+    nearest = name if name in RECIPES else min(RECIPES, key=lambda named: len(changes_from(named)))
+    label = name if name == nearest else f"{name}: {nearest}"
+    return f"recipe {label} with changes: {', '.join(changes_from(nearest)) or 'none'}"

@@ -67,10 +67,10 @@ def run(args: argparse.Namespace) -> None:
     check_output(output, inputs=[])
     if args.alignments is not None:
         check_output(args.alignments, inputs=[source, output])
-        if not is_resumable or args.alignments == output or args.nbest or args.scores:
-            raise ValueError("--alignments, --input and --output must be three files, without --nbest or --scores.")
-        if args.split_sentences:
-            raise ValueError("--alignments needs one sentence in each line: leave --split_sentences out.")
+        if not is_resumable or args.alignments == output:
+            raise ValueError("--alignments needs files as --input and --output, and a third file for the alignments.")
+        if args.nbest or args.scores or args.split_sentences:
+            raise ValueError("--alignments needs plain lines: leave out --nbest, --scores and --split_sentences.")
     first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
     settings = {name: getattr(args, name) for name in DECIDING}
     settings |= {"model": first.fingerprint, "ensemble": [member.fingerprint for member in others]}

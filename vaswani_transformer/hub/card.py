@@ -274,12 +274,16 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
         lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]
         lines += ["", f"Fingerprint of the scored model: {code(evaluations[0].fingerprint)}."]
     elif not run.is_parser:
-        lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score --output`.")
+        lines.append(
+            "No test set has been scored. To score one: `vaswani evaluate --model RUN --test SOURCE REFERENCE --json "
+            "scores.json`, then `vaswani card --run RUN --score NAME scores.json --output CARD`."
+        )
     if run.dev is not None:
         update, perplexity = run.dev
         lines += [
             "",
-            f"Perplexity of the development set in training, after update {update:,}: {perplexity:.3f} per sub-word.",
+            f"Perplexity of the development set per sub-word, after update {update:,} and before checkpoints were "
+            f"averaged: {perplexity:.3f}.",
         ]
     return "\n".join(lines)
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 from accelerate import Accelerator
@@ -62,7 +63,10 @@ class DevelopmentSet:
         inputs = self.tokenizer(sources, return_tensors="pt", padding=True, verbose=False).to(model.device)
         outputs = model.generate(**inputs, num_beams=1, length_penalty=1.0, early_stopping=False)
         texts = self.tokenizer.batch_decode(outputs, skip_special_tokens=True)
-        return [f"  {source} -> {' '.join(text.split())}" for source, text in zip(sources, texts, strict=True)]
+        return [
+            f"  {source} -> {shorten(text, 150, placeholder=' ...')}"
+            for source, text in zip(sources, texts, strict=True)
+        ]
 
     @torch.no_grad()
     def compute_loss(self, model: torch.nn.Module) -> float:

@@ -62,7 +62,9 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
             _restore(checkpoint, parts.checkpoints, parts.recipe, log, seed=parts.description["seed"])
         log.open(update=parts.progress.update)
         with contextlib.closing(log), StopRequest() as stop_request:
-            if not parts.recipe.is_finished(parts.progress):
+            if parts.recipe.is_finished(parts.progress):
+                log.print("the run is finished: to continue it, give a larger --num_updates or patience")
+            else:
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
         count = _average(parts.checkpoints, model_folder, finish)
@@ -73,7 +75,7 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
         )
         card = model_folder / CARD_FILE
         if card.exists():
-            log.print(f"{card} describes the previous model: remove it and run vaswani card again")
+            log.print(f"{card} describes the previous model: replace it by vaswani card --output")
         return model_folder
 
 

@@ -214,7 +214,7 @@ def translate_stream(
     """Translate `windows` of sentences as they arrive, and write the translations of each window at once."""
     numbers = count(1)
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
-    with tqdm(unit=" sentences", smoothing=0, file=sys.stderr, disable=hides_bar) as bar:
+    with tqdm(unit=" sentences", smoothing=0, disable=hides_bar) as bar:
         for sentences in windows:
             for hypotheses in translator(sentences, on_batch=bar.update):
                 output.write(to_lines(hypotheses, next(numbers)))

@@ -96,8 +96,8 @@ def pipeline(
         path = Path(model)
         if path.is_dir():
             model = str(find_model_folder(path))
-        elif len(path.parts) > 1 and not may_be_on_hub(path):
-            raise FileNotFoundError(f"{path} does not exist; name a model folder, a run folder or a Hub id.")
+        elif "/" in str(model) and not may_be_on_hub(model):
+            raise FileNotFoundError(f"{model} does not exist; name a model folder, a run folder or a Hub id.")
     # Code that lies beside a model never runs here. Without a value for `trust_remote_code`, transformers would ask on
     # standard input.
     return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})

@@ -219,33 +219,19 @@ class Translator:
     def find_warnings(self) -> list[str]:
         """Return a warning for each kind of doubtful translation that occurred so far, with its count."""
         longest = self.tokenizer.model_max_length
-        counts = [
-            (
-                self.num_over_long,
-                f"sentences longer than the longest in training ({longest} tokens): {self.num_over_long}. Split them.",
-            ),
-            (
-                self.num_cut,
-                f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.",
-            ),
-            (self.num_empty, f"{self.num_empty} of {self.num_sentences} translations are empty."),
-            (
-                self.num_broken,
-                f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as "
-                f"half of an emoji. These bytes were left out.",
-            ),
-            (
-                self.num_foreign,
-                f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them "
-                f"out, or train on such text.",
-            ),
-            (
-                self.num_several,
-                f"lines that seem to hold several sentences, one of which may be missing in the translation: "
-                f"{self.num_several}. Split them, or give --split_sentences.",
-            ),
-        ]
-        return [text for count, text in counts if count]
+        counts = {
+            f"sentences longer than the longest in training ({longest} tokens): {self.num_over_long}. Split "
+            f"them.": self.num_over_long,
+            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
+            f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
+            f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as half of "
+            f"an emoji. These bytes were left out.": self.num_broken,
+            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them out, or "
+            f"train on such text.": self.num_foreign,
+            f"lines that seem to hold several sentences, one of which may be missing in the translation: "
+            f"{self.num_several}. Split them, or give --split_sentences.": self.num_several,
+        }
+        return [text for text, count in counts.items() if count]
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, `</s>` included. A blank sentence has no token ids."""
