@@ -317,11 +317,6 @@ def test_saving_refuses_an_invalid_length_penalty_type(tmp_path):
         config.save_pretrained(tmp_path)
 
 
-def test_a_result_holds_only_what_was_asked_for(model):
-    found = model.generate(SOURCE, return_dict_in_generate=True)
-    assert set(found) <= {"sequences", "sequences_scores", "beam_indices", "past_key_values", "cache"}
-
-
 def test_the_score_of_greedy_search_is_the_penalised_sum_of_its_tokens(model):
     options = {"num_beams": 1, "output_scores": True, "return_dict_in_generate": True}
     found = model.generate(SOURCE, **options)

@@ -22,26 +22,35 @@ def test_signals_within_the_first_seconds_are_one_request(number):
     assert [signal.getsignal(each) for each in interruption.SIGNALS] == before
 
 
-def wait(connection, prepare):
-    """Call `prepare`, report to `connection`, and wait."""
-    prepare()
+def test_a_second_request_ends_the_process_at_once(monkeypatch):
+    kills = []
+    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)  # every signal is a request of its own
+    monkeypatch.setattr(interruption.os, "kill", lambda *call: kills.append((*call, signal.getsignal(signal.SIGTERM))))
+    with StopRequest():
+        signal.raise_signal(signal.SIGTERM)
+        assert not kills
+        signal.raise_signal(signal.SIGTERM)
+    assert kills == [(os.getpid(), signal.SIGTERM, signal.SIG_DFL)]
+
+
+def wait(connection):
+    """Ignore the first SIGTERM, report to `connection`, and wait."""
+    ignore_first_sigterm(0)
     connection.send("ready")
     time.sleep(600)
 
 
-def start_waiting(prepare):
-    """Return a new process that has called `prepare` and now waits."""
+def start_worker():
+    """Return a new process that ignores its first SIGTERM."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=wait, args=(theirs, prepare), daemon=True)
+    process = multiprocessing.get_context("fork").Process(target=wait, args=(theirs,), daemon=True)
     process.start()
     ours.recv()
     return process
 
 
-@pytest.mark.parametrize("prepare", [StopRequest().__enter__, lambda: ignore_first_sigterm(0)], ids=["main", "worker"])
-def test_a_process_survives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
-    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)  # every signal is a request of its own
-    process = start_waiting(prepare)
+def test_a_worker_survives_the_first_sigterm_but_not_a_later_one():
+    process = start_worker()
     process.terminate()
     process.join(0.2)
     assert process.is_alive()
@@ -54,7 +63,7 @@ def test_a_process_survives_the_first_signal_but_not_a_later_one(monkeypatch, pr
 
 
 def test_a_worker_leaves_the_process_group():
-    process = start_waiting(lambda: ignore_first_sigterm(0))
+    process = start_worker()
     assert os.getpgid(process.pid) == process.pid != os.getpgrp()
     process.kill()
 
