@@ -5,9 +5,9 @@
 
 The file disturbed_text.json lists corpora, and gives each a number of copies. For each corpus, the script reads
 FOLDER/CORPUS/train.en and train.de. It disturbs each copy of the text differently, and writes all copies to
-OUTPUT/CORPUS/train.en and train.de. The same text and settings give the same bytes. OpusTrainer makes most changes, and
-most change both sides alike. Typing errors, title case, lower case and curly quotes change only the source, because a
-translation should not copy them.
+OUTPUT/CORPUS/train.en and train.de. The same text and settings give the same bytes. OpusTrainer makes most of the
+changes. Most of them are the same on both sides. Typing errors, title case, lower case and curly quotes change only the
+source, because a translation should not copy them.
 """
 
 # ruff: noqa: RUF001 - the strings contain quotation marks that look alike, on purpose

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # how long `free_cores` counts cores, and how long a count is used
+SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # of the count of cores in `limit_threads`
 
 
 def choose_precision(asked: str | None, device: str) -> str:
     """Return the precision for training on the device type `device`: "no", "bf16" or "fp16".
 
-    `asked` decides if it is given. Otherwise a half precision of the launcher decides. Otherwise the precision is bf16
-    on a CUDA device that computes in it (from compute capability 8.0 on), and "no" elsewhere. A launcher's "no" does
-    not decide, because it is the default of `accelerate launch`.
+    If `asked` is given, it is the precision. Otherwise it is the launcher's, if that is a half precision. Otherwise it
+    is bf16 on a CUDA device that computes in bf16 (from compute capability 8.0 on), and "no" elsewhere. A launcher's
+    "no" does not count, because it is the default of `accelerate launch`.
     """
     precision = asked or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if asked is None and precision == "no" and device == "cuda":
@@ -25,7 +25,7 @@ def choose_precision(asked: str | None, device: str) -> str:
     return precision
 
 
-def avoid_plans_per_shape(device: str) -> None:
+def turn_off_cudnn_attention(device: str) -> None:
     """Turn off cuDNN's attention on CUDA, because it takes 0.1 to 0.5 s to plan for each new shape.
 
     On Hopper GPUs, PyTorch prefers cuDNN's attention. Flash attention and memory-efficient attention need no plans.
@@ -41,12 +41,12 @@ def allow_tf32(device: str) -> None:
 
 
 def compile_once(model: nn.Module) -> Callable:
-    """Return `model`, which its first call compiles for batches of all shapes.
+    """Return a wrapper of `model` that is compiled at its first call, once for batches of all shapes.
 
     Sizes are symbols in the compiled code. Only a size of 1 is compiled separately. To compile for each of about 300
     batch shapes would take hours of the first epoch. Two settings, which hold for the whole process, keep PyTorch from
-    compiling again. The first makes other numbers, such as dropout rates, constants. The second lets two sizes that are
-    equal in the first batch differ in later batches.
+    compiling again. The first turns other numbers, such as dropout rates, into constants. The second lets two sizes
+    that are equal in the first batch differ in later batches.
     """
     torch._dynamo.config.specialize_float = True
     torch.fx.experimental._config.use_duck_shape = False
@@ -66,7 +66,7 @@ def check_processes(num_processes: int) -> None:
 
 
 @contextlib.contextmanager
-def free_cores(device: torch.device) -> Iterator[None]:
+def limit_threads(device: torch.device) -> Iterator[None]:
     """Limit PyTorch's threads to the number of cores that this process gets, while the block runs.
 
     The threads of a search wait for each other at every product. On two cores, two threads took 0.6 to 0.8 times as

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # Libraries raise these errors for a damaged file.
+LIBRARY_ERRORS = (StrictDataclassError, SafetensorError)  # Libraries raise these errors for a damaged file.
 LOCK_FILE = "lock"
 RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
@@ -45,7 +45,7 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
 
 @contextlib.contextmanager
 def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a new folder. When it is whole and on disk, it takes the place of `folder` in one step.
+    """Yield a new folder. When it is whole and on disk, it takes the place of `folder`, see `_swap`.
 
     Other files in `folder`, such as files of the user, are copied into the new folder.
 
@@ -136,7 +136,7 @@ def blaming(path: Path) -> Iterator[None]:
     """Turn the block's errors about damaged content into a ValueError that names `path`, the damaged file."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, *OF_LIBRARIES) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, *LIBRARY_ERRORS) as error:
         reason = f"{type(error).__name__} {error}".replace("\n", " ")
         message = f"{path} was not written by this version of the package, or is damaged: {reason}. Copy it again."
         raise ValueError(message) from error

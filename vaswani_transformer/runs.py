@@ -41,7 +41,7 @@ TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # A model has one of them. T
 SUFFIXES = (".json", ".safetensors", ".spm")  # Translations depend on files with these endings.
 CARD_FILE = "README.md"
 EXAMPLE_FILE = "example.json"
-UPDATE = "UPDATE"  # holds the update after which the newest checkpoint of a mean was written
+UPDATE = "UPDATE"  # In the folder of an averaged model: holds the number of updates of its newest checkpoint.
 
 
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
@@ -60,7 +60,7 @@ def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
     return sorted(found, key=checkpoint_step)
 
 
-def complete_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
+def averageable_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
     """Return complete checkpoints in `folder`, oldest first.
 
     Without `prefixes`, only scheduled checkpoints are returned: the final model is a mean of these.
@@ -70,7 +70,7 @@ def complete_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
 
 def resumable_checkpoints(folder: Path) -> list[Path]:
     """Return complete checkpoints that still hold the state of training, oldest first."""
-    found = complete_checkpoints(folder, PREFIX, STOPPED_PREFIX)
+    found = averageable_checkpoints(folder, PREFIX, STOPPED_PREFIX)
     return [path for path in found if (path / STATE_FOLDER).exists()]
 
 
@@ -98,7 +98,7 @@ def read_num_averaged(run: Path) -> int:
 
 
 def read_update(model: Path) -> int | None:
-    """Return the update after which `model`, or the newest checkpoint of a mean, was written; None if unknown."""
+    """Return the number of updates of `model`, or of the newest checkpoint in its mean; None if unknown."""
     path = model / UPDATE
     if model.name.startswith((PREFIX, STOPPED_PREFIX)):
         return checkpoint_step(model)
@@ -115,7 +115,7 @@ def find_model_folder(path: Path) -> Path:
         ValueError: if the checkpoint to use is damaged.
     """
     model = path / MODEL_FOLDER
-    found = complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
+    found = averageable_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
     is_finished = (model / "config.json").exists()
     reason = "has no final model yet"
     if (path / "config.json").exists() or not (found or is_finished):

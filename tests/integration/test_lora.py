@@ -55,7 +55,7 @@ def test_every_adapted_layer_is_used_in_training(base):
     adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
     # Each of the 2 encoder layers has one attention, and each of the 4 decoder layers has two. LoRA adds two matrices
-    # to each of the 4 projections of an attention, and of the 2 projections of a feed-forward network.
+    # to each projection. An attention has 4 projections, and a feed-forward network has 2.
     attentions = 2 + 2 * 4
     feed_forwards = 2 + 4
     assert len(trained) == 2 * (4 * attentions + 2 * feed_forwards)

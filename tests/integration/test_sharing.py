@@ -125,7 +125,7 @@ def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_the_config_i
         write_upload(model, tmp_path / "again", repo_id="me/tiny")
 
 
-def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_path):
+def test_a_run_that_was_continued_does_not_upload_its_outdated_card(run, tmp_path):
     run = shutil.copytree(run, tmp_path / "continued")
     checkpoint = shutil.copytree(run / "model", run / "checkpoints" / "step-00000099")
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
@@ -135,7 +135,7 @@ def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_pa
     assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
 
 
-def test_an_upload_is_refused_without_a_card_login_or_hub_or_if_a_private_one_would_be_public(
+def test_an_upload_without_card_login_or_hub_or_to_a_public_repository_in_place_of_a_private_one_is_refused(
     run, hub, tmp_path, monkeypatch, capsys
 ):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
@@ -305,7 +305,7 @@ def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path
     assert (
         results["other languages"] == "ValueError: this model translates from en to de; src_lang is fr, tgt_lang is ja."
     )
-    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # an Engine would need the package
+    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # without the package there is no engine
     assert results["hidden"]
     assert results["removed tasks"]  # the code of the model has not changed this list of transformers
     assert results["with the package"] == [expected, expected, True, False, False]

@@ -18,7 +18,7 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-TOKENS_PER_BATCH = 20  # a window then has 20 lines, and the text has four and a half windows
+TOKENS_PER_BATCH = 20  # `translate` saves its work in windows, here of 20 lines. The text has four and a half windows.
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli

@@ -129,7 +129,7 @@ def test_attention_of_all_words_to_one_word_is_no_alignment():
 # Shares of attention, compared with those of evenly spread attention
 
 
-def test_share_uniform_and_score_follow_their_definitions():
+def test_the_fields_of_a_score_follow_their_definitions():
     encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
     ones = np.ones((1, 1, 1, 1))
     maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3), ["</s>"])
@@ -152,11 +152,11 @@ def test_even_attention_of_a_decoder_word_covers_only_visible_words():
     score = only(tally_of(build_maps(), times=1), "previous word", "decoder")
     num_visible = np.arange(2, len(TARGET) + 1)
     assert score.uniform == score.share == pytest.approx(np.mean(1 / num_visible))
-    # The first word sees only itself, so it is no place.
+    # The first word sees only itself, so it is not counted.
     assert only(tally_of(build_maps(), times=1), "itself", "decoder").places == len(TARGET) - 1
 
 
-def test_even_attention_is_spread_over_visible_words_only():
+def test_even_attention_of_an_encoder_word_covers_only_the_neighbours_in_its_window():
     S = len(SOURCE)
     near = abs(np.arange(S)[:, None] - np.arange(S)) <= 1
     maps = build_maps(encoder=[near / near.sum(axis=1, keepdims=True)])

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from vaswani_transformer import cli
 from vaswani_transformer.averaging import average_checkpoints
-from vaswani_transformer.runs import checkpoint_name, complete_checkpoints, resumable_checkpoints
+from vaswani_transformer.runs import averageable_checkpoints, checkpoint_name, resumable_checkpoints
 from vaswani_transformer.training.checkpoints import choose_checkpoint, drop_old_checkpoints, finish_checkpoint
 from vaswani_transformer.translation import example
 
@@ -42,13 +42,13 @@ def names(checkpoints):
     return [path.name for path in checkpoints]
 
 
-def test_unfinished_checkpoints_are_ignored_and_checkpoints_of_a_stop_are_not_averaged(tmp_path):
+def test_unfinished_checkpoints_are_ignored_and_those_written_at_a_stop_are_not_averaged(tmp_path):
     write_step(tmp_path, 2)
     write_step(tmp_path, 10)
     (write_step(tmp_path, 11) / "COMPLETE").unlink()
     fill(tmp_path, 12)
     write_step(tmp_path, 13, is_scheduled=False)
-    assert names(complete_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
+    assert names(averageable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010", "stopped-00000013"]
 
 
@@ -79,8 +79,8 @@ def flip(path, bit=4):
     path.write_bytes(content[:-1] + bytes([content[-1] ^ bit]))
 
 
-# The text of the warning after the path of the checkpoint -> the damage. If COMPLETE is missing, the warning ends like
-# Python's FileNotFoundError, with a quote.
+# The text of the warning after the path of the checkpoint -> the damage. If COMPLETE is missing, the warning ends with
+# the quotation mark that closes the path in Python's FileNotFoundError.
 DAMAGES = {
     "model.safetensors is damaged": lambda folder: flip(folder / "model.safetensors"),
     "config.json is missing": lambda folder: (folder / "config.json").unlink(),
@@ -139,7 +139,7 @@ def test_old_checkpoints_are_deleted_unless_the_average_needs_them(tmp_path, kee
     for step in range(1, 7):
         write_step(tmp_path, step)
         drop_old_checkpoints(tmp_path, keep=keep)
-    assert [path.name[-1] for path in complete_checkpoints(tmp_path)] == list(kept)
+    assert [path.name[-1] for path in averageable_checkpoints(tmp_path)] == list(kept)
     assert [path.name[-1] for path in resumable_checkpoints(tmp_path)] == ["5", "6"]
 
 
@@ -163,7 +163,7 @@ def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         drop_old_checkpoints(tmp_path, keep=3)
     monkeypatch.undo()
-    assert names(complete_checkpoints(tmp_path)) == ["step-00000002", "step-00000003", "step-00000004"]
+    assert names(averageable_checkpoints(tmp_path)) == ["step-00000002", "step-00000003", "step-00000004"]
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000003", "step-00000004"]
     drop_old_checkpoints(tmp_path, keep=3)
     assert sorted(names(tmp_path.iterdir())) == ["step-00000002", "step-00000003", "step-00000004"]
@@ -185,7 +185,9 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, avera
 
 
 def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(example, "keep_example", lambda folder: None)  # an example needs a whole model
+    monkeypatch.setattr(
+        example, "keep_example", lambda folder: None
+    )  # these folders hold no model that could translate the example
     model = write_step(tmp_path / "checkpoints", 3).rename(tmp_path / "model")
     folders = [write_step(tmp_path / "checkpoints", step) for step in (7, 1)]
     folders.append(model)

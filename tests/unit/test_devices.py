@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vaswani_transformer import devices
-from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choose_precision, free_cores
+from vaswani_transformer.devices import allow_tf32, choose_precision, limit_threads, turn_off_cudnn_attention
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_precision_is_chosen_by_option_then_launcher_then_device(
 def test_only_cuda_turns_off_cudnn_attention_and_allows_tf32(device, expected):
     before = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
     try:
-        avoid_plans_per_shape(device)
+        turn_off_cudnn_attention(device)
         allow_tf32(device)
         assert (torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()) == expected
     finally:
@@ -54,7 +54,7 @@ def test_a_search_uses_as_many_threads_as_its_process_gets_cores(monkeypatch, co
         monkeypatch.setenv("OMP_NUM_THREADS", omp_num_threads)
     try:
         torch.set_num_threads(2)
-        with free_cores(torch.device("cpu")):
+        with limit_threads(torch.device("cpu")):
             assert torch.get_num_threads() == (2 if omp_num_threads else threads)
         assert torch.get_num_threads() == 2
     finally:

@@ -89,7 +89,7 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
     return [t / ((5 + len(h)) / 6) ** alpha for t, h in zip(totals, hypotheses, strict=True)]
 
 
-# Caches of another version of transformers
+# Caches that do not work, as may happen with another version of transformers
 
 
 def forget_first_token(layer):
@@ -254,8 +254,8 @@ SURE = 1 - 1e-6
             {(): {END: math.exp(-1.0), A: math.exp(-1.4)}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}},
             [A, A, A, END],
         ),
-        # With a negative alpha, the bound of an open hypothesis must use its present length. The limit would give
-        # a bound that is too low.
+        # With a negative alpha, the bound of an open hypothesis must use its present length. With the greatest length
+        # that it may reach, the bound would be too low.
         (-1.0, 18, {(): {END: math.exp(-2.0), A: math.exp(-1.0)}, (A,): {END: SURE}}, [A, END]),
     ],
     ids=["a winner ends exactly at the limit", "negative alpha"],
@@ -593,7 +593,10 @@ def test_missing_hypotheses_are_empty(model):
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_returned_cache_keeps_the_rows_of_finished_sentences(brief, as_dict):
     given_cache = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    options = {"num_beams": 2, "output_hidden_states": as_dict}  # hidden states need `forward`, which fills a cache
+    options = {
+        "num_beams": 2,
+        "output_hidden_states": as_dict,
+    }  # for hidden states `forward` decodes, with a cache
     found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **given_cache)
     cache = found.past_key_values if as_dict else given_cache["past_key_values"]
     for part in (cache.self_attention_cache, cache.cross_attention_cache):

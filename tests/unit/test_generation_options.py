@@ -119,7 +119,7 @@ def test_a_processor_acts_as_in_transformers(model, options):
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
     without_options = model.generate(SOURCE, **common)
     assert not torch.allclose(actual.sequences_scores, without_options.sequences_scores, rtol=0, atol=1e-3)
-    # An engine decodes if no cache is returned. This must not change the result.
+    # Without `return_dict_in_generate` no cache is returned, so an engine decodes. It must find the same tokens.
     tokens = model.generate(SOURCE, **common | options | {"return_dict_in_generate": False})
     assert torch.equal(tokens, actual.sequences)
 
@@ -299,7 +299,7 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     }
     if given == "custom":
         options["max_length_offset"] = model.generation_config.max_length_offset
-    steps = iter(range(60))  # another process is still searching for 60 steps
+    steps = iter(range(60))  # another process goes on with its search for 60 more steps
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flag, **_: flag.add_(next(steps, -1) >= 0))
     found = model.generate(**ways[given] | options)
     assert (next(steps, None) is None) == (given == "synced")

@@ -27,11 +27,11 @@ for words in (["--help"], ["--version"], ["train", "--oops"], [], *([name, "--he
 sys.argv = ["vaswani", "--help"]
 vaswani_cli.main()
 """
-LOAD = """
+REFUSE_QUESTIONS = """
 import builtins, sys
 builtins.input = lambda *_: sys.exit("a question was asked")
 """
-LOAD_ALL = """
+LOAD = """
 for auto in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM):
     print(type(auto.from_pretrained(sys.argv[1])).__qualname__)
 AutoTokenizer.from_pretrained(sys.argv[1])
@@ -52,7 +52,7 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run(ANSWER, *NAMES)
 
 
-def test_python_m_vaswani_transformer_imports_no_torch_but_other_programs_get_all_names(tmp_path):
+def test_running_the_package_imports_no_torch_but_a_program_with_its_name_as_argument_gets_all_names(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "vaswani_transformer", "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "usage: vaswani" in done.stdout
@@ -70,7 +70,7 @@ def test_python_m_vaswani_transformer_imports_no_torch_but_other_programs_get_al
 @pytest.mark.parametrize("imports", [OURS + THEIRS, THEIRS + OURS], ids=["ours first", "theirs first"])
 def test_auto_classes_find_our_classes_without_trust_remote_code(imports, build_translator, tmp_path):
     build_translator(["a dog runs"] * 3, folder=tmp_path)
-    found = run(LOAD + imports + LOAD_ALL, str(tmp_path))
+    found = run(REFUSE_QUESTIONS + imports + LOAD, str(tmp_path))
     assert found == ["VaswaniConfig", "VaswaniModel", "VaswaniForConditionalGeneration", "AnyTranslationPipeline"]
 
 

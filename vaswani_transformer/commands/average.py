@@ -50,10 +50,10 @@ def _find_last(run_folder: Path, num_last: int | None) -> list[Path]:
     Raises:
         ValueError: if the run has fewer than `num_last` checkpoints.
     """
-    from ..runs import CHECKPOINTS_FOLDER, complete_checkpoints, read_num_averaged
+    from ..runs import CHECKPOINTS_FOLDER, averageable_checkpoints, read_num_averaged
 
     number = read_num_averaged(run_folder) if num_last is None else num_last
-    found = complete_checkpoints(run_folder / CHECKPOINTS_FOLDER)
+    found = averageable_checkpoints(run_folder / CHECKPOINTS_FOLDER)
     if num_last is not None and len(found) < num_last:
         raise ValueError(
             f"checkpoints in {run_folder}: {len(found)}, fewer than --last {num_last}: give a smaller number."

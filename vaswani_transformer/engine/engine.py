@@ -14,7 +14,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
-from ..devices import free_cores
+from ..devices import limit_threads
 from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import agree
@@ -81,7 +81,7 @@ class Engine(VaswaniGenerationMixin):
 
     def generate(self, *args, **kwargs) -> torch.LongTensor | ModelOutput:
         """Search as the model's `generate` does. Options that need the model's `forward` raise a ValueError."""
-        with free_cores(self.device):
+        with limit_threads(self.device):
             return super().generate(*args, **{"engine": self} | kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:

@@ -65,7 +65,7 @@ class LayerSteps:
         return self.layer.feed_forward(x)
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x` (L * b, H * K) as (L, H, b, K). One `view` replaces two: in small models each operation counts."""
+        """Return `x` (L * b, H * K) as (L, H, b, K). A single `view` splits sentences and heads, which saves time."""
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
@@ -94,7 +94,7 @@ class LayerSteps:
 
 
 class EngineSteps:
-    """The steps of one search, after its prompt.
+    """The decoding steps of one search: first `read` the prompt, then one call for each new token.
 
     Args:
         layers: the layers of the decoder.
@@ -108,7 +108,7 @@ class EngineSteps:
         mask: (L, b, N), 0 at the keys that a beam sees, `HIDDEN` at the others.
     """
 
-    outputs = None  # A search reads the outputs of `forward` here, which an engine does not call.
+    outputs = None  # In `ForwardSteps`, what the last call of `forward` returned. An engine calls no `forward`.
 
     def __init__(
         self,
@@ -211,8 +211,8 @@ def _pad_slots(mask: torch.Tensor, num_keys: int) -> torch.Tensor:
 def _yield_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
     """Yield the encodings (1, D) of positions 0, 1, 2 and so on.
 
-    This is no method of `EngineSteps`. The generator and the steps would then refer to each other, and the keys and
-    values would stay in memory until a garbage collection.
+    This is a function, because as a method of `EngineSteps` the generator and the steps would refer to each other. Then
+    the keys and values would stay in memory until a garbage collection.
     """
     # A block of 32 sinusoids takes as long to compute as a single one. A learned table may end within a block.
     start, length = 0, 32 if encode.config.position_embedding_type == "sinusoidal" else 1

@@ -1,4 +1,4 @@
-"""Compute how probable given translations are to a model: scores as in section 6.1, and perplexity (section 6.2).
+"""Compute how probable a model finds given translations: scores as in section 6.1, and perplexity (section 6.2).
 
 Shapes: B sentences, n translations of each, S source tokens, T target tokens, D d_model.
 """
@@ -54,7 +54,7 @@ def score(
 
     If `found` is the output of `model.generate(input_ids, ...)`, then `found.sequences_scores` equals the `scores` of
     `score(model, input_ids, found.sequences[:, 1:])`. The two differ if the search had a logits processor, a stopping
-    criterion, a prompt, an ensemble, or an engine of another dtype than the model.
+    criterion, a prompt, an ensemble, or an engine (`engine=...`) whose dtype is not the model's.
 
     Args:
         input_ids: (B, S).

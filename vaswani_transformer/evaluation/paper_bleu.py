@@ -56,7 +56,7 @@ class PaperBLEU(sacrebleu.BLEU):
 def split_compounds(tokens: str) -> str:
     """Return `tokens` after step 3: rich-text becomes rich ##AT##-##AT## text.
 
-    As in the authors' script, the second hyphen of a-b-c is not split.
+    As in the authors' script, the second of two hyphens with one character between them is not split, as in a-b-c.
     """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 

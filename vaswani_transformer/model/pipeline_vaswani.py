@@ -57,7 +57,7 @@ def is_blank(text: str) -> bool:
 def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
     """Return the sentences of `text`, each with the white space after it, or its lines, each with its line break.
 
-    The returned strings, joined, are `text`. White space before the first sentence follows an empty sentence.
+    The returned strings, joined, are `text`. If it begins with white space, the first sentence is empty.
 
     Args:
         language: the language of the sentences, such as "en" or "en-US". sentencex treats an unknown language as
@@ -94,7 +94,7 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
 
 
 def drop_broken(translation: str, source: str) -> str:
-    """Return `translation` without U+FFFD, which stands for invalid bytes; if `source` has it too, unchanged."""
+    """Return `translation` without U+FFFD, the sign for invalid bytes. If `source` has this sign too, it is kept."""
     return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
 
 
@@ -145,7 +145,7 @@ class TranslationPipeline(ChunkPipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    _is_own = True  # False in a subclass for models of transformers: their texts are not split at line breaks
+    _is_own = True  # False for models that are not of this package. Their texts are not split at line breaks.
     _engine = None  # built at the first translation
     call_count = 0
 
@@ -158,7 +158,7 @@ class TranslationPipeline(ChunkPipeline):
         return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
 
     def _find_engine(self) -> dict[str, Any]:
-        """Return the engine as an argument of `generate`; no argument without the package or for other models."""
+        """Return {"engine": ...} for `generate`, or {} without the package and for models of other packages."""
         # This looks at the class, because an adapter of peft would return the method of the model that it wraps.
         if getattr(type(self.model), "find_engine", None) is None:
             return {}

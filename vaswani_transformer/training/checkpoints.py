@@ -23,8 +23,8 @@ from ..runs import (
     STATE_FOLDER,
     STOPPED_PREFIX,
     WEIGHTS,
+    averageable_checkpoints,
     checkpoint_name,
-    complete_checkpoints,
     find_checkpoints,
     read_digests,
     resumable_checkpoints,
@@ -188,7 +188,7 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
     `set_aside` renames a checkpoint before it is deleted. So what is left of it after a crash is never taken for a
     whole checkpoint, and the next call deletes the rest.
     """
-    checkpoints = complete_checkpoints(folder)
+    checkpoints = averageable_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
     stopped = [path for path in find_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
     old = checkpoints[: -max(keep, STATES_TO_KEEP)]

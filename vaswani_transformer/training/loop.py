@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ..averaging import average_checkpoints
 from ..data.batching import Update, UpdateStream
 from ..files import write_folder
-from ..runs import CARD_FILE, EXAMPLE_FILE, MODEL_FOLDER, checkpoint_name, complete_checkpoints
+from ..runs import CARD_FILE, EXAMPLE_FILE, MODEL_FOLDER, averageable_checkpoints, checkpoint_name
 from .checkpoints import Checkpoints
 from .development import DevelopmentSet
 from .interruption import Interrupted, StopRequest, ignore_first_sigterm
@@ -255,7 +255,7 @@ def _average(checkpoints: Checkpoints, folder: Path, finish: Callable[[Path], ob
 
     All processes must call this function together.
     """
-    to_average = complete_checkpoints(checkpoints.folder)[-checkpoints.keep :]
+    to_average = averageable_checkpoints(checkpoints.folder)[-checkpoints.keep :]
     if checkpoints.accelerator.is_main_process:
         with write_folder(folder, stale=[EXAMPLE_FILE]) as new_folder:
             average_checkpoints(to_average, new_folder)

@@ -34,8 +34,8 @@ BOUNDS = {
     "length_penalty": Number(-10.0, 10.0),
 }
 MAY_BE_NONE = ("max_length_ratio", "patience")
-# Fields of `VaswaniConfig` that a recipe cannot set. It cannot set the ids of special tokens either.
-NO_FIELDS = ("vocab_size", "is_encoder_decoder")
+# Fields of `VaswaniConfig` that the entry `model` of a recipe cannot set. Nor can it set the ids of special tokens.
+FIXED_FIELDS = ("vocab_size", "is_encoder_decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Recipe:
     subword_model: str = "bpe"  # or "wordpiece"
     max_length: int = 256  # most tokens of a side, `</s>` included; longer pairs are dropped
     max_length_ratio: float | None = None  # largest ratio of the longer side to the shorter, in words; None: no limit
-    tokens_per_batch: int = 25_000  # most padded tokens of an update on each side, in all processes together
+    tokens_per_batch: int = 25_000  # limit of the tokens of an update on each side, with padding, in all processes
     short_first: bool = False  # sort the updates of the first epoch by length
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
@@ -61,7 +61,7 @@ class Recipe:
     compile: bool | None = None  # compile the updates by torch.compile, which takes minutes; None: only on CUDA
     # Section 6.1
     # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here the interval is this
-    # number of updates. So the final mean depends neither on the hardware nor on the time of a stop.
+    # number of updates. So the averaged model depends neither on the hardware nor on when a run is stopped.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
     num_averaged_checkpoints: int = 5  # number of last checkpoints whose mean is the final model
     patience: int | None = None  # a run ends after this number of evaluations in a row without a better loss
@@ -145,9 +145,9 @@ TABLE_3 = {row: replace(BASE, model=model, num_averaged_checkpoints=1) for row, 
 TABLE_3["big"] = replace(BIG, num_averaged_checkpoints=1)
 
 # Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"). Its peak learning rate is 0.005, its patience is
-# ten epochs. Wu et al. rank five hypotheses by log P / |Y|. For sentences of 15 tokens, as in Multi30k, GNMT's length
-# penalty with alpha 1.3 grows as fast as |Y|. The recipe keeps the paper's alpha of 0.6, which favours long
-# translations less.
+# ten epochs. Wu et al. rank five hypotheses by log P / |Y|. To do the same for sentences of 15 tokens, as in Multi30k,
+# GNMT's length penalty would need an alpha of 1.3. The recipe keeps the alpha of 0.6 of Vaswani et al., which favours
+# long translations less.
 MULTI30K_TINY = replace(
     BASE,
     model={"d_model": 128, "d_ff": 256, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
@@ -165,10 +165,10 @@ MULTI30K_TINY = replace(
 
 # fairseq's transformer_iwslt_de_en, trained on one GPU as its documentation says, with a peak learning rate of 5e-4.
 # The number of updates is our choice: about 45 epochs of 160,000 pairs. fairseq differs in these points. Source and
-# target have separate vocabularies and embeddings. Attention has biases. 10,000 is the number of merges (here of
-# vocabulary entries). 175 counts words (here sub-words). The best checkpoint translates (here the mean of the last
-# checkpoints). fairseq ranks hypotheses by log P / |Y|. For sentences of 25 tokens, GNMT's length penalty with alpha
-# 1.2 grows as fast as |Y|.
+# target have separate vocabularies and embeddings. Attention has biases. The 10,000 of `vocab_size` are BPE merges
+# there, and the 175 of `max_length` are words. There the best checkpoint translates, and here the mean of the last
+# checkpoints. fairseq ranks hypotheses by log P / |Y|. For sentences of 25 tokens, GNMT's length penalty with alpha 1.2
+# grows as fast as |Y|.
 IWSLT14_DE_EN = replace(
     BASE,
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
@@ -344,13 +344,13 @@ def model_defaults() -> dict[str, object]:
     from ..model.configuration_vaswani import VaswaniConfig
 
     names = [name for name in VaswaniConfig.__annotations__ if not name.endswith("_token_id")]
-    return {name: getattr(VaswaniConfig, name) for name in names if name not in NO_FIELDS}
+    return {name: getattr(VaswaniConfig, name) for name in names if name not in FIXED_FIELDS}
 
 
 def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
     """Return `recipe` with d_model, d_ff, d_k and d_v divided by `divisor`.
 
-    Rows of table 3 that are divided by the same number keep the ratios of their widths.
+    If all rows of table 3 are divided by the same number, the ratios between their widths stay as in the paper.
 
     Raises:
         ValueError: if a width cannot be divided. The message names all widths.

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs
 from ..data.preparation import read_preparation
-from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once
+from ..devices import allow_tf32, check_processes, choose_precision, compile_once, turn_off_cudnn_attention
 from ..files import find_changes, find_damage
 from ..kernels.cpu import speed_up_training
 from ..kernels.window import WINDOW
@@ -178,7 +178,7 @@ def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: 
     AcceleratorState._reset_state()
     # The device that `Accelerator` will choose below.
     device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
-    avoid_plans_per_shape(device)
+    turn_off_cudnn_attention(device)
     allow_tf32(device)
     accelerator = Accelerator(
         mixed_precision=choose_precision(mixed_precision, device),

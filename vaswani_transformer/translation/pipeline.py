@@ -6,7 +6,7 @@ from typing import Any
 import transformers
 from transformers import Pipeline, PreTrainedModel
 
-from ..devices import free_cores
+from ..devices import limit_threads
 from ..loading import may_be_on_hub
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
@@ -52,7 +52,7 @@ class AnyTranslationPipeline(TranslationPipeline):
         return self.model.config.model_type == VaswaniConfig.model_type
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
-        with free_cores(self.device):
+        with limit_threads(self.device):
             return super()._forward(model_inputs, **generate_kwargs)
 
     def _check_languages(self, **languages: Any) -> None:

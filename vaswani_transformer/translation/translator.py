@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
 from ..data.batching import plan_batches
-from ..devices import avoid_plans_per_shape
+from ..devices import turn_off_cudnn_attention
 from ..engine.engine import find_engine
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import (
@@ -101,7 +101,7 @@ class Translator:
         ensemble: Sequence[VaswaniForConditionalGeneration] = (),
         **generate_kwargs,
     ):
-        avoid_plans_per_shape(model.device.type)
+        turn_off_cudnn_attention(model.device.type)
         search, *_ = model.resolve_options(generate_kwargs.get("generation_config"), generate_kwargs)
         if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
