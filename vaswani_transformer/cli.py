@@ -128,7 +128,7 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
         advice = "give a smaller --tokens_per_batch (in training a larger --accumulation_steps), or shorter sentences"
         return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}.", 1
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
-        return f'{reason}: pip install "vaswani-transformer[{extra}]"', 1
+        return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository', 1
     if kind == "ConnectError":  # of httpx, which huggingface_hub uses
         return f"the Hugging Face Hub does not answer ({reason}): check the network. push --dry_run needs none.", 1
     if isinstance(error, USER_ERRORS) and reason:

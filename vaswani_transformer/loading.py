@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 import torch
 from huggingface_hub import hf_hub_download
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from .bounds import Number
 from .files import digest_files
@@ -107,9 +113,8 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
         )
     options["attn_implementation"] = "sdpa"  # config.json may name a kernel that is a stranger's code.
     with naming_damage(name):
-        model, report = VaswaniForConditionalGeneration.from_pretrained(
-            name, config=config, output_loading_info=True, **options
-        )
+        # The class is that of the config: a variation of the model is loaded as what it is.
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, output_loading_info=True, **options)
         _check_settings(model)
     # transformers replaces missing weights by random numbers, without an error.
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}

@@ -373,16 +373,6 @@ class LaterNorm(Residual):
         return x + self.norm(sublayer_output)
 
 
-class ScaledResidual(Residual):
-    def forward(self, x, sublayer_output):
-        return self.norm(0.5 * x + sublayer_output)
-
-
-class RootMeanSquareNorm(nn.LayerNorm):
-    def forward(self, x):
-        return nn.functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
-
-
 class ScaledEmbedding(TokenEmbedding):
     def forward(self, input_ids):
         return super().forward(input_ids) + 0.5
@@ -402,6 +392,13 @@ class BiasedAttention(MultiHeadAttention):
         return attend
 
 
+class LocalAttention(MultiHeadAttention):
+    def _find_kernel(self, **kwargs):
+        return lambda module, q, k, v, mask, **options: eager_attention(
+            module, q, k[:, :, -100:], v[:, :, -100:], None if mask is None else mask[..., -100:], **options
+        )
+
+
 class GatedResidual(Residual):
     def forward(self, x, sublayer_output):
         return super().forward(x, sublayer_output + self.gate * x)
@@ -414,11 +411,10 @@ class GatedFeedForward(FeedForward):
 
 CHANGES = {
     "another place of the norm": (Residual, LaterNorm),
-    "scaled residuals": (Residual, ScaledResidual),
-    "root mean square norm": (nn.LayerNorm, RootMeanSquareNorm),
     "another embedding": (TokenEmbedding, ScaledEmbedding),
     "capped logits": (nn.Linear, CappedHead),
     "other weights of attention": (MultiHeadAttention, BiasedAttention),
+    "attention to 100 keys": (MultiHeadAttention, LocalAttention),
     "a gate": (FeedForward, GatedFeedForward),
 }
 

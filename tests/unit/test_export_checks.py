@@ -39,4 +39,4 @@ def test_the_error_about_a_missing_package_says_how_to_install_it(form, package,
     assert cli.main(["export", "--model", "nowhere", "--format", form, "--output", str(tmp_path / "export")]) == 1
     error = capsys.readouterr().err
     assert package in error
-    assert 'pip install "vaswani-transformer[export]"' in error
+    assert 'pip install -c constraints.txt -e ".[export]"' in error

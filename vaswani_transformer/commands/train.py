@@ -153,5 +153,7 @@ def _describe_recipe(name: str, recipe: "Recipe") -> str:
         return list(find_changes(fields, recipe.to_dict(), defaults=defaults))
 
     nearest = name if name in RECIPES else min(RECIPES, key=lambda named: len(changes_from(named)))
-    label = name if name == nearest else f"{name}: {nearest}"
-    return f"recipe {label} with changes: {', '.join(changes_from(nearest)) or 'none'}"
+    return (
+        f"recipe {name}{'' if name == nearest else f': {nearest}'} with changes: "
+        f"{', '.join(changes_from(nearest)) or 'none'}"
+    )

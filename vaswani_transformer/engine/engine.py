@@ -25,6 +25,8 @@ from .steps import EngineSteps
 
 logger = logging.get_logger(__name__)
 
+MOST_COMPARED = 130  # tokens in the sentences by which an engine and its model are compared
+
 # For each model and kind of engine: the state of the model when it was compared with an engine, and the difference in
 # words, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
 COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
@@ -205,10 +207,13 @@ def _build_compared(
 
 @torch.no_grad()
 def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -> bool:
-    """Return True if `engine` and `model` give the same logits for made-up tokens of two sentences, one padded."""
-    num_sentences, num_beams, source_length, target_length = 2, 2, 5, 3
-    tokens = torch.arange(1, 100, device=model.device) * 7 % model.config.vocab_size
-    source = tokens[: num_sentences * source_length].view(num_sentences, source_length)
+    """Return True if `engine` and `model` give the same logits for made-up tokens of two sentences, one padded.
+
+    The sentences are long, because a change of attention may show only there, such as a window or a limit of keys.
+    """
+    num_sentences, num_beams, length = 2, 2, min(MOST_COMPARED, model.config.max_position_embeddings)
+    tokens = torch.arange(6 * length, device=model.device) * 7 % model.config.vocab_size
+    source, target = tokens.view(-1, length).split((num_sentences, num_sentences * num_beams))
     mask = torch.ones_like(source)
     mask[1, -2:] = 0
     expected = model.get_encoder()(input_ids=source, attention_mask=mask)[0]
@@ -217,9 +222,8 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
         encoding = engine.encode(source, mask)
         if not agree(encoding[mask.bool()], expected[mask.bool()]):
             return False
-    target = tokens[-num_sentences * num_beams * target_length :].view(-1, target_length)
-    prompt = target[::num_beams, :2]
-    target[1::num_beams, :2] = prompt
+    prompt = target[::num_beams, :-1]
+    target[1::num_beams, :-1] = prompt
     steps, _ = engine.start(encoding, mask, prompt=prompt, num_beams=num_beams)
     steps.reorder(torch.arange(num_beams, device=model.device).expand(num_sentences, num_beams), None)
     outputs = model(

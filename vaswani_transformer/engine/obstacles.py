@@ -1,6 +1,6 @@
 """Obstacles: why an engine may not decode in place of a model's `forward`.
 
-Every engine is compared with `forward` on a few tokens. The obstacles here are those that a few tokens cannot show.
+Every engine is compared with `forward` on made-up sentences. The obstacles here are those that these cannot show.
 """
 
 import torch
@@ -20,8 +20,8 @@ HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)
 
 def find_obstacle(model) -> str | None:
     """Return in words why no engine may be built of `model`; `None` if an engine may be built."""
-    if not isinstance(model, VaswaniForConditionalGeneration):
-        return "its class is not of this package, or comes from code that is saved beside its weights"
+    if not isinstance(model, VaswaniForConditionalGeneration) or model.find_engine is None:
+        return "its class is not of this package, or sets find_engine = None, or is loaded from code beside its weights"
     if model.training:
         return "it is in training mode, in which dropout acts; call model.eval()"
     if model.config.attention_window is not None:

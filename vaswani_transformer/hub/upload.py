@@ -66,15 +66,15 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
     card = _find_card(source).replace(MODEL_ID, repo_id)
     if tasks := vars(network.config).get("custom_pipelines"):
         network.config.custom_pipelines = custom_pipelines(*tasks)  # The old entry may name foreign code.
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     for name, owner in (("config.json", type(network.config)()), ("tokenizer_config.json", tokenizer)):
-        unknown = [field for field in read_object(folder / name) if field not in FIELDS and not hasattr(owner, field)]
+        unknown = [field for field in read_object(source / name) if field not in FIELDS and not hasattr(owner, field)]
         if unknown:
             raise ValueError(
                 f"{source / name} has fields that neither transformers nor vaswani_transformer knows, and the upload "
                 f"would publish them: {', '.join(unknown)}. Remove them."
             )
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     keep_example(folder)
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
     return sorted(file.name for file in folder.iterdir())

@@ -101,7 +101,7 @@ class SearchOptions:
     output_hidden_states: bool = False
 
     def __post_init__(self):
-        if isinstance(self.num_beams, bool) or self.num_beams < 1:
+        if type(self.num_beams) is not int or self.num_beams < 1:
             raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
         if self.num_return_sequences < 1:  # transformers itself refuses a number above num_beams
             raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
@@ -594,7 +594,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             ImportError: without the package, because the code of engines is not saved with a model.
         """
         raise ImportError(
-            "engines come with the package: pip install vaswani-transformer, import it, and load the model without "
+            "engines come with the package vaswani_transformer: install it, import it, and load the model without "
             "trust_remote_code."
         )
 
@@ -712,8 +712,8 @@ def _refuse_others(config: GenerationConfig) -> None:
             continue  # an allowed option may be a tensor, which the next line could not compare
         if value not in (0, OFF.get(name), defaults.get(name)):
             raise ValueError(
-                f"this model's search does not support {name}={value!r}: leave it out of the call "
-                f"and of generation_config.json."
+                f"this model's search does not support the given value of {name}: leave it out of the call and of "
+                f"generation_config.json."
             )
 
 
