@@ -47,6 +47,7 @@ def test_updates_that_are_skipped_in_a_row_are_counted():
         tally.add(torch.zeros(2), torch.tensor(is_finite), UPDATE)
         seen.append(tally.count_skipped_in_a_row())
     assert seen == [1, 2, 0, 1, 0]
+    assert tally.updates == len(seen)
 
 
 def test_the_speed_excludes_pauses_and_includes_the_time_before_a_resumption(monkeypatch):
