@@ -103,9 +103,8 @@ def load_translator(
 
 def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
     """Load a model of this package, and check that its weights and settings fit its config."""
-    options["trust_remote_code"] = False
     with naming_damage(name):
-        config = AutoConfig.from_pretrained(name, **options)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     if not isinstance(config, VaswaniConfig):
         raise ValueError(
             f"{name} is a model of type {config.model_type!r}, expected {VaswaniConfig.model_type!r}. `vaswani "
@@ -114,7 +113,9 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
     options["attn_implementation"] = "sdpa"  # config.json may name a kernel that is a stranger's code.
     with naming_damage(name):
         # The class is that of the config: a variation of the model is loaded as what it is.
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, output_loading_info=True, **options)
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, config=config, trust_remote_code=False, output_loading_info=True, **options
+        )
         _check_settings(model)
     # transformers replaces missing weights by random numbers, without an error.
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}

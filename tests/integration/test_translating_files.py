@@ -88,7 +88,8 @@ def test_compressed_files_and_pipes_give_the_same_translations(model_folder, tex
 
 def test_each_option_of_translate_is_listed_as_changing_the_output_or_not():
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
-    compared_by_content, names_of_files = {"model", "ensemble"}, {"input", "output", "alignments"}
+    compared_by_content = {"model", "ensemble"}
+    names_of_files = {"input", "output", "alignments"}
     assert options - {"command", "debug", "module", "parser"} == {*DECIDING} | compared_by_content | names_of_files
 
 

@@ -43,7 +43,8 @@ def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[l
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, options, monkeypatch):
-    evict, evictions = BeamSearch.evict, []
+    evictions = []
+    evict = BeamSearch.evict
     monkeypatch.setattr(BeamSearch, "evict", lambda *args: evictions.append(evict(*args)))
     # Fewer sentences are enough for a forced end, because "beam" tests the beam search with all of them.
     count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     recorded = read_settings(args.output)
-    # A command with --recipe or --divide_widths describes the run anew. Other commands read the settings of the run.
+    # A command with --recipe or --divide_widths describes the whole run. Other commands read the settings of the run.
     reads_run = bool(recorded) and args.recipe is None and args.divide_widths is None
     settings = {name: getattr(args, name) for name in ("init_from", "seed", "mixed_precision")}
     if reads_run:

@@ -211,7 +211,8 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
 
     The sentences are long, because a change of attention may show only there, such as a window or a limit of keys.
     """
-    num_sentences, num_beams, length = 2, 2, min(MOST_COMPARED, model.config.max_position_embeddings)
+    num_sentences = num_beams = 2
+    length = min(MOST_COMPARED, model.config.max_position_embeddings)
     tokens = torch.arange(6 * length, device=model.device) * 7 % model.config.vocab_size
     source, target = tokens.view(-1, length).split((num_sentences, num_sentences * num_beams))
     mask = torch.ones_like(source)

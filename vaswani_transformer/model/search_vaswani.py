@@ -275,7 +275,8 @@ class BeamSearch:
 
     def _is_decided(self) -> torch.Tensor:
         """Return True for each sentence whose search is over by the rule of `early_stopping`, (L,)."""
-        worst_kept, best_open = self.kept_scores[:, -1], self.scores[:, 0]
+        worst_kept = self.kept_scores[:, -1]
+        best_open = self.scores[:, 0]
         if self.early_stopping is True:
             return (worst_kept > -torch.inf) | (best_open == -torch.inf)
         penalty = self.length_penalty(self.length)

@@ -32,7 +32,8 @@ class Log:
         with write_whole(self.path) as file:
             file.writelines(lines)
         if self.accelerator.log_with:
-            # TensorBoard's files are written anew from the log. Otherwise a resumed run would draw some updates twice.
+            # The log fills the files of TensorBoard. The old files are deleted, because a resumed run would draw some
+            # updates twice.
             for events in self.path.parent.glob("events.out.tfevents.*"):
                 events.unlink()
             self.accelerator.init_trackers(self.path.parent.resolve().name)
