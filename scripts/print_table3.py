@@ -209,7 +209,11 @@ def format_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with a run folder for each row")
-    rows = read_rows(parser.parse_args(argv).folder)
+    folder = parser.parse_args(argv).folder
+    try:
+        rows = read_rows(folder)
+    except ValueError as error:
+        parser.error(str(error))
     seeds = [row for row in rows if row.of_paper == "base"]
     print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, (seeds or [row])[0]) for row in rows]))
     precisions = ", ".join(f"{name} ({count})" for name, count in Counter(row.precision for row in rows).items())

@@ -85,6 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             f"the run {args.name} needs --folder, the folder with its texts. scripts/runs.toml names the files."
         )
+    rows = RUNS[args.name].get("rows", {})
+    if not rows.keys() >= {*(args.rows or ())}:
+        parser.error(
+            f"the run {args.name} has these rows: {' '.join(rows) or 'none'}, got --rows {' '.join(args.rows)}."
+        )
     for command in plan(args, further):
         print("+", shlex.join(command).replace(shlex.join(VASWANI), "vaswani"), flush=True)
         if not args.dry_run and (status := execute(command)):

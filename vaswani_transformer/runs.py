@@ -89,11 +89,23 @@ def check_checkpoint(folder: Path) -> None:
         raise ValueError(f"{fault}: copy the file back, or remove {folder} to continue without this checkpoint.")
 
 
+def read_description(run: Path) -> dict:
+    """Return the contents of `RECIPE_FILE`.
+
+    Raises:
+        FileNotFoundError: if `run` is no run folder.
+        ValueError: if the file is damaged.
+    """
+    path = run / RECIPE_FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{run} has no {RECIPE_FILE}: name the folder that was --output of `vaswani train`.")
+    return read_object(path)
+
+
 def read_num_averaged(run: Path) -> int:
     """Return how many checkpoints the recipe of `run` averages."""
-    path = run / RECIPE_FILE
-    description = read_object(path)
-    with blaming(path):
+    description = read_description(run)
+    with blaming(run / RECIPE_FILE):
         return int(description["recipe"]["num_averaged_checkpoints"])
 
 

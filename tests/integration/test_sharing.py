@@ -71,6 +71,7 @@ def hostile(run, tmp_path):
         (model / name).write_text(json.dumps(saved | values))
     config = json.loads((model / "config.json").read_text())
     config["custom_pipelines"]["translation_en_to_fr"] = {"impl": "me/evil--code.Pipeline", "pt": []}
+    config["task_specific_params"] = {"translation": {"api_key": TOKEN}}
     (model / "config.json").write_text(json.dumps(config))
     weights = load_file(model / "model.safetensors")
     save_file(weights, model / "model.safetensors", metadata={"format": "pt", "note": f"{TOKEN} {tmp_path}"})
@@ -114,12 +115,13 @@ def test_a_dry_run_writes_the_files_that_would_be_uploaded(run, tmp_path, capsys
     assert set(capsys.readouterr().out.split()) == seen == FILES
 
 
-def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_the_config_is_refused(run, tmp_path):
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer_config.json"])
+def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_a_config_is_refused(run, tmp_path, file):
     model = shutil.copytree(run / "model", tmp_path / "model")
     (model / "README.md").write_text("---\nlicense: mit\n---\nMine, OWNER/NAME.\n")
     write_upload(model, tmp_path / "upload", repo_id="me/tiny")
     assert (tmp_path / "upload" / "README.md").read_text() == "---\nlicense: mit\n---\nMine, me/tiny.\n"
-    config = model / "config.json"
+    config = model / file
     config.write_text('{"api_key": "hf_1",' + config.read_text()[1:])
     with pytest.raises(ValueError, match="would publish them: api_key"):
         write_upload(model, tmp_path / "again", repo_id="me/tiny")

@@ -1,6 +1,7 @@
 """The translator: order, batches, scores and warnings."""
 
 import copy
+import logging
 import math
 
 import pytest
@@ -196,10 +197,15 @@ def test_bytes_that_form_no_character_are_left_out_and_counted(parts, monkeypatc
     assert [output["translation_text"] for output in found] == expected
 
 
-def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted(build_translator):
+def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_warns(build_translator, caplog):
     model, tokenizer = build_translator(["Die schöne Stadt", "Ένα μικρό σπίτι"] * 9)
     translator = Translator(model, tokenizer, max_new_tokens=2)
     translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])
     assert translator.find_warnings() == [
         "lines with letters of a script that the vocabulary does not know: 2. Leave them out, or train on such text."
     ]
+    translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=2)
+    logging.Logger.warning_once.cache_clear()  # An earlier test may have shown this warning.
+    for text, has_warned in (("Dvořák fährt", False), ("the word 犬", True)):
+        translate(text)
+        assert ("letters of a script that the vocabulary does not know" in caplog.text) == has_warned

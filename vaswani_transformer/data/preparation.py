@@ -122,7 +122,7 @@ def prepare(
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
     dev_pairs = list(read_dev())  # The small set is read first, so that its errors show before the long work.
-    _warn_of_marks(dev_pairs)
+    _warn_of_marks(dev_pairs, "dev")
     if tokenizer is None:
         keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
         tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
@@ -147,14 +147,14 @@ def prepare(
     return read_preparation(folder)
 
 
-def _warn_of_marks(pairs: Sequence[Pair]) -> None:
-    """Warn if most pairs hold marks of sub-words. A model would learn the marks as text."""
+def _warn_of_marks(pairs: Sequence[Pair], name: str) -> None:
+    """Warn if most pairs of the set `name` hold marks of sub-words. A model would learn the marks as text."""
     for mark, remedy in SUBWORD_MARKS.items():
         if sum(mark in f"{source} {target}" for source, target in pairs) > len(pairs) / 2:
             warnings.warn(
-                f"most pairs of the development set hold {mark!r}, a mark of sub-words, and the model will write it. "
+                f"most pairs of the set {name} hold {mark!r}, a mark of sub-words, and the model will write it. "
                 f"Give plain text, because `prepare` splits words itself: {remedy} joins them again.",
-                stacklevel=3,
+                stacklevel=1,  # one place for all calls, so that Python shows equal warnings once
             )
 
 
@@ -259,6 +259,7 @@ def _store(
         num_before = counts["pairs"]
         pairs = keep(tqdm(corpus.read(), desc=folder.name, unit=" pairs", leave=False, disable=None), counts)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
+            _warn_of_marks(block[:1_000], folder.name)
             # A row is (pair, token ids of the source, token ids of the target).
             rows = zip(block, *map(encode, zip(*block, strict=True)), strict=True)
             rows = [row for row in rows if max(len(row[1]), len(row[2])) <= max_length]

@@ -18,7 +18,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ..evaluation.metrics import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
-from ..runs import RECIPE_FILE, find_model, read_update
+from ..runs import RECIPE_FILE, find_model, read_description, read_update
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import OF_DATA, RECIPES
@@ -132,7 +132,7 @@ def read_run(folder: Path, model: Path | None = None) -> Run:
     """
     cost = RunCost.read(folder)
     log = read_log(folder)
-    description = read_object(folder / RECIPE_FILE)
+    description = read_description(folder)
     model = model or find_model(folder)
     config = read_object(model / "config.json")
     update = read_update(model)

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
+from transformers import GenerationConfig
 
 from ..files import read_object
 from ..loading import load
@@ -18,8 +19,10 @@ from ..runs import CARD_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER, RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
-# Known fields of config.json and tokenizer_config.json that are no attributes of a configuration or tokenizer object.
-FIELDS = {"auto_map", "custom_pipelines", "task_specific_params", "tokenizer_class", "is_local", "local_files_only"}
+# Known fields of a model's JSON files that are no attributes of the objects that are read from them.
+FIELDS = {"auto_map", "custom_pipelines", "task_specific_params"}  # in config.json
+FIELDS |= {"tokenizer_class", "is_local", "local_files_only"}  # in tokenizer_config.json
+FIELDS |= {"length_penalty_type", "max_length_offset"}  # in generation_config.json
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
@@ -59,20 +62,27 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
     """Write the model, its tokenizer, code and card to the empty `folder`. Return the names of the files.
 
     Raises:
-        ValueError: if a model outside a run has no card, or if config.json or tokenizer_config.json has a field that
-            neither transformers nor this package knows, because it may be a secret.
+        ValueError: if a model outside a run has no card, or if a JSON file of settings has a field that neither
+            transformers nor this package knows, because it may be a secret.
     """
     source, network, tokenizer, _ = load(model)
     card = _find_card(source).replace(MODEL_ID, repo_id)
-    if tasks := vars(network.config).get("custom_pipelines"):
-        network.config.custom_pipelines = custom_pipelines(*tasks)  # The old entry may name foreign code.
-    for name, owner in (("config.json", type(network.config)()), ("tokenizer_config.json", tokenizer)):
-        unknown = [field for field in read_object(source / name) if field not in FIELDS and not hasattr(owner, field)]
-        if unknown:
+    known = {
+        "config.json": type(network.config)(),
+        "generation_config.json": GenerationConfig(),
+        "tokenizer_config.json": tokenizer,
+    }
+    for name, owner in known.items():
+        fields = read_object(source / name) if (source / name).exists() else ()
+        if unknown := [field for field in fields if field not in FIELDS and not hasattr(owner, field)]:
             raise ValueError(
                 f"{source / name} has fields that neither transformers nor vaswani_transformer knows, and the upload "
                 f"would publish them: {', '.join(unknown)}. Remove them."
             )
+    config = vars(network.config)
+    # Only the names of tasks are uploaded: the old entries may name foreign code, or hold a secret.
+    tasks = [*(config.get("custom_pipelines") or ()), *(config.pop("task_specific_params", None) or ())]
+    network.config.custom_pipelines = custom_pipelines(*tasks)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     keep_example(folder)
@@ -88,5 +98,6 @@ def _find_card(folder: Path) -> str:
         if (run / RECIPE_FILE).exists() and folder.relative_to(run).parts[0] in (MODEL_FOLDER, CHECKPOINTS_FOLDER):
             return build_card(run, folder)
     raise ValueError(
-        f"{folder} has no card: write {CARD_FILE} beside its config.json, by hand or with `vaswani card --run ...`."
+        f"{folder} has no card: write {CARD_FILE} beside its config.json. `vaswani card` writes it for a run, and "
+        f"`create_model_card()` of a Trainer for its model."
     )

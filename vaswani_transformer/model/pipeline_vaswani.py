@@ -11,11 +11,13 @@ trust_remote_code.
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
 import transformers
+from transformers import PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
@@ -91,6 +93,24 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
         edges = [0, 0, *edges]
     pieces = [text[start:end] for start, end in pairwise([*edges, len(text)])]
     return list(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+def find_scripts(text: str) -> frozenset[str]:
+    """Return the scripts of the letters in `text`, such as LATIN, GREEK or CJK, from the letters' Unicode names."""
+    letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
+    names = (unicodedata.name(letter, "") for letter in unicodedata.normalize("NFKC", "".join(letters)))
+    return frozenset(name.split()[0] for name in names if name)
+
+
+@lru_cache(maxsize=1)
+def find_known_scripts(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
+    """Return the scripts of the letters in the vocabulary. Other scripts were rare in the training text, or missing."""
+    return find_scripts("".join(tokenizer.batch_decode([[token] for token in range(len(tokenizer))])))
+
+
+def is_foreign(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return True if `text` has letters of a script that the vocabulary does not have."""
+    return not text.isascii() and not find_scripts(text) <= find_known_scripts(tokenizer)
 
 
 def drop_broken(translation: str, source: str) -> str:
@@ -217,6 +237,11 @@ class TranslationPipeline(ChunkPipeline):
                 logger.warning_once(
                     "a line seems to hold several sentences, and its translation may leave one out: give "
                     "split_sentences=True, or one sentence per line."
+                )
+            if self._is_own and is_foreign(text, self.tokenizer):
+                logger.warning_once(
+                    "a line has letters of a script that the vocabulary does not know: leave such lines out, or train "
+                    "on such text."
                 )
             marks = {"source": text, "space": space, "is_last": number == len(parts)}
             yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks

@@ -5,8 +5,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import blaming, read_object
-from ..runs import LOG_FILE, RECIPE_FILE
+from ..files import blaming
+from ..runs import LOG_FILE, RECIPE_FILE, read_description
 from .log import read_log
 
 # The FLOP of the paper's English-German models (table 2), which were trained on eight P100 (section 5.2).
@@ -74,15 +74,14 @@ class RunCost:
             FileNotFoundError: if one of the two files is missing.
             ValueError: if the log has no line of training yet, or if one of the files is damaged.
         """
-        path = folder / RECIPE_FILE
-        description = read_object(path)
+        description = read_description(folder)
         lines = [line for line in read_log(folder) if "seconds" in line]
         if not lines:
             raise ValueError(f"{folder / LOG_FILE} has no line of training yet: wait until the run has logged updates.")
         with blaming(folder / LOG_FILE):
             log = {"seconds": float(lines[-1]["seconds"]), "updates": lines[-1]["update"]}
             log["target_tokens"] = sum(line["target_tokens"] for line in lines)
-        with blaming(path):
+        with blaming(folder / RECIPE_FILE):
             return cls(**{name: kind(description[name]) for name, kind in OF_RECIPE.items()}, **log)
 
     @property

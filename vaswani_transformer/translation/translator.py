@@ -4,10 +4,8 @@ Which sentences share a batch depends only on the sentences. So every process co
 """
 
 import math
-import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +25,7 @@ from ..model.pipeline_vaswani import (
     drop_broken,
     find_languages,
     is_blank,
+    is_foreign,
     split_text,
 )
 from .ensemble import Ensemble
@@ -147,7 +146,7 @@ class Translator:
         texts = [text for parts in parts_by_sentence for text, _ in parts]
         if self.language is None:
             self.num_several += sum(SEVERAL_SENTENCES.search(text) is not None for text in texts)
-        self.num_foreign += sum(not text.isascii() and not find_scripts(text) <= self.scripts for text in texts)
+        self.num_foreign += sum(is_foreign(text, self.tokenizer) for text in texts)
         translations: list[list[Hypothesis]] = [[]] * len(texts)
         done = 0
         for batch in self.plan(texts):
@@ -158,11 +157,6 @@ class Translator:
             on_batch(done * len(sentences) // len(texts) - before)
         rest = iter(translations)
         return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_by_sentence]
-
-    @cached_property
-    def scripts(self) -> frozenset[str]:
-        """The scripts of the letters in the vocabulary. Other scripts were rare in the training text, or missing."""
-        return find_scripts("".join(self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])))
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
         """Return batches that together hold each sentence once.
@@ -266,13 +260,6 @@ def translate(
     for warning in translator.find_warnings():
         warnings.warn(warning, stacklevel=2)
     return translations
-
-
-def find_scripts(text: str) -> frozenset[str]:
-    """Return the scripts of the letters in `text`, such as LATIN, GREEK or CJK, from the letters' Unicode names."""
-    letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
-    names = (unicodedata.name(letter, "") for letter in unicodedata.normalize("NFKC", "".join(letters)))
-    return frozenset(name.split()[0] for name in names if name)
 
 
 def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str]]) -> list[Hypothesis]:
