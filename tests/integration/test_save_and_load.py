@@ -62,6 +62,17 @@ def test_a_loaded_model_is_saved_as_the_same_files(folder, tmp_path_factory):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 
+class Variation(VaswaniForConditionalGeneration):
+    """A user's change of the model, in a file of its own."""
+
+
+def test_the_config_of_a_saved_variation_names_only_code_that_is_saved_with_it(tiny_model, tmp_path):
+    Variation(tiny_model.config).save_pretrained(tmp_path)
+    named = AutoConfig.from_pretrained(tmp_path).auto_map
+    assert named["AutoModelForSeq2SeqLM"] == "test_save_and_load.Variation"
+    assert all((tmp_path / f"{name.partition('.')[0]}.py").exists() for name in named.values())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
 def test_a_loaded_model_computes_exact_positions(build_tiny_model, tmp_path, layout, dtype):

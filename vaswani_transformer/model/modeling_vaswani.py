@@ -99,7 +99,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does. The config names the classes that `trust_remote_code=True` loads."""
-        self.config.auto_map = dict(AUTO_MAP)
+        if type(self).__module__ == __name__:  # A variation names its own file, which transformers saves.
+            self.config.auto_map = dict(AUTO_MAP)
         if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines(*vars(self.config).get("task_specific_params") or ())
         super().save_pretrained(*args, **kwargs)
