@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, TextStreamer
 
 from vaswani_transformer import TranslationPipeline
@@ -60,6 +61,12 @@ def test_a_sentence_longer_than_any_in_training_is_translated_with_a_warning(tra
     assert len(translate("two cats sleep on the bed " * 3)) == 1
     assert len(warnings) == 1
     assert "longer than 5, the longest in training" in warnings[0]
+
+
+def test_the_column_of_a_dataset_is_translated_as_a_list_and_that_of_a_stream_sentence_by_sentence(translate):
+    dataset = Dataset.from_dict({"en": SENTENCES})
+    assert translate(dataset["en"]) == translate(SENTENCES)
+    assert [found for [found] in translate(dataset.to_iterable_dataset()["en"])] == translate(SENTENCES)
 
 
 def test_a_value_that_is_not_a_string_is_refused(translate):

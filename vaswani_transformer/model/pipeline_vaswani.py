@@ -10,7 +10,7 @@ trust_remote_code.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -123,7 +123,7 @@ def check_sentence(sentence: object) -> None:
     if not isinstance(sentence, str):
         raise ValueError(
             f"a sentence to translate must be a str, got {type(sentence).__name__}: {sentence!r}. Give several "
-            f"sentences as a list, and a column of a dataset as transformers.pipelines.pt_utils.KeyDataset."
+            f"sentences as a list, and of a dataset give one column: dataset[NAME]."
         )
     try:
         sentence.encode()
@@ -141,11 +141,11 @@ class TranslationPipeline(ChunkPipeline):
         translate("A little girl climbs into a wooden playhouse.")
         [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
 
-    As in transformers v4, a list of sentences gives one flat list of such dicts. With any other iterable, such as a
-    dataset, each sentence gives its own list, which holds one dict. With `num_return_sequences=n` each sentence gives a
-    list of n dicts, best first. If a text has several lines, each line is translated alone, and a blank line stays
-    empty. With `split_sentences=True`, which needs sentencex, each sentence of a text is translated alone, and the
-    white space between sentences stays.
+    As in transformers v4, a list of sentences or the column of a dataset gives one flat list of such dicts. With a
+    generator, a `KeyDataset` or another iterable, each sentence gives its own list, which holds one dict. With
+    `num_return_sequences=n` each sentence gives a list of n dicts, best first. If a text has several lines, each line
+    is translated alone, and a blank line stays empty. With `split_sentences=True`, which needs sentencex, each sentence
+    of a text is translated alone, and the white space between sentences stays.
 
     The constructor and a call take the arguments of `generate()`, and these arguments of transformers v4:
 
@@ -186,7 +186,11 @@ class TranslationPipeline(ChunkPipeline):
         return {"engine": self._engine}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
+        if isinstance(inputs, Sequence) and not isinstance(inputs, str | tuple):
+            inputs = list(inputs)  # the column of a dataset, too
         if not isinstance(inputs, list):
+            if isinstance(inputs, Iterable) and not isinstance(inputs, str | tuple | Mapping):
+                inputs = (sentence for sentence in inputs)  # Of iterables, transformers takes generators only.
             return super().__call__(inputs, **kwargs)
         for sentence in inputs:  # before the first is translated
             check_sentence(sentence)
