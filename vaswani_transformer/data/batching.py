@@ -11,10 +11,10 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -220,21 +220,12 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
     return starts
 
 
-@dataclass
-class Update:
-    """The micro-batches of one process in one update."""
+class Update(NamedTuple):
+    """The micro-batches of one process in one update. A `DataLoader` can pin the memory of a named tuple."""
 
     micro_batches: list[dict[str, torch.Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
-    rows: list[np.ndarray]  # the row numbers of each micro-batch
     target_tokens: int  # of all processes together, without padding; the loss is divided by this number
     is_last_of_epoch: bool
-
-    def pin_memory(self) -> "Update":
-        """Pin the memory of the batches, so that copies to a GPU are asynchronous. `DataLoader` calls this method."""
-        for batch in self.micro_batches:
-            for name in batch:
-                batch[name] = batch[name].pin_memory()
-        return self
 
 
 class UpdateStream(torch.utils.data.IterableDataset):
@@ -294,7 +285,6 @@ class UpdateStream(torch.utils.data.IterableDataset):
         own_rows = split_update(rows, sources, targets, num_parts=self.num_parts)[self.own_parts]
         return Update(
             micro_batches=[self._build_batch(part, stand_in=rows[:1]) for part in own_rows],
-            rows=own_rows,
             target_tokens=int(targets[rows].sum()),
             is_last_of_epoch=is_last_of_epoch,
         )
