@@ -16,12 +16,8 @@ from ..averaging import average_checkpoints
 from ..data.batching import Update, UpdateStream
 from ..files import write_folder
 from ..runs import CARD_FILE, EXAMPLE_FILE, MODEL_FOLDER, averageable_checkpoints, checkpoint_name
-from .checkpoints import Checkpoints
-from .development import DevelopmentSet
 from .interruption import Interrupted, StopRequest, ignore_first_sigterm
-from .log import Log
-from .progress import Progress, Tally, perplexity
-from .recipes import Recipe
+from .progress import Tally, perplexity
 from .run_folder import open_run
 from .setup import RunParts
 
@@ -57,9 +53,9 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
     with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
-        _print_settings(log, title, parts.description, num_pairs=len(parts.train_pairs))
+        _print_settings(parts, title)
         if checkpoint:
-            _restore(checkpoint, parts.checkpoints, parts.recipe, log, seed=parts.description["seed"])
+            _restore(parts, checkpoint)
         log.open(update=parts.progress.update)
         with contextlib.closing(log), StopRequest() as stop_request:
             if parts.recipe.is_finished(parts.progress):
@@ -67,7 +63,7 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
             else:
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
-        count = _average(parts.checkpoints, model_folder, finish)
+        count = _average(parts, model_folder, finish)
         dev_perplexity = perplexity(parts.dev_set.compute_loss(parts.model))
         log.print(
             f"averaged {count} checkpoint{'s' * (count > 1)} into {model_folder}: "
@@ -104,10 +100,10 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
                 _check_finite(tally, number)
             if number % parts.log_interval == 0 or number >= recipe.num_updates:
                 progress.seconds = time.perf_counter() - started
-                _log_training(parts.log, progress, tally, num_updates=recipe.num_updates, lr=lr)
+                _log_training(parts, lr)
             if is_due:
                 with tally.pause():
-                    dev_loss = _evaluate(parts.dev_set, parts.model, parts.log, progress)
+                    dev_loss = _evaluate(parts)
                 # An evaluation that is due only because the run ends does not count for the patience, because a run
                 # with more updates would not make it.
                 if recipe.is_interval_complete(progress):
@@ -186,26 +182,27 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     return iter(loader)
 
 
-def _print_settings(log: Log, title: str, description: dict, *, num_pairs: int) -> None:
+def _print_settings(parts: RunParts, title: str) -> None:
     """Print `title` and the settings of the run."""
+    log, description = parts.log, parts.description
     if title:
         log.print(title)
-    facts = {"device": description["device"], "pairs": num_pairs} | description
+    facts = {"device": description["device"], "pairs": len(parts.train_pairs)} | description
     log.print(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
     if description["recipe"]["compile"]:
         log.print("compiling: the first updates take minutes")
 
 
-def _restore(checkpoint: Path, checkpoints: Checkpoints, recipe: Recipe, log: Log, *, seed: int) -> None:
+def _restore(parts: RunParts, checkpoint: Path) -> None:
     """Restore the state of the run from `checkpoint`."""
-    accelerator, progress = checkpoints.accelerator, checkpoints.progress
-    checkpoints.load(checkpoint, seed=seed, warn=log.print)
-    log.print(f"resuming after update {progress.update} from {checkpoint}")
+    accelerator, progress = parts.accelerator, parts.progress
+    parts.checkpoints.load(checkpoint, seed=parts.description["seed"], warn=parts.log.print)
+    parts.log.print(f"resuming after update {progress.update} from {checkpoint}")
     accelerator.wait_for_everyone()  # The main process renames the checkpoint only after all processes have read it.
     if accelerator.is_main_process:
         # The name says whether the checkpoint will be averaged. This depends on the recipe's number of updates, which
         # may have changed since the checkpoint was written.
-        name = checkpoint_name(progress.update, is_scheduled=recipe.is_checkpoint_due(progress))
+        name = checkpoint_name(progress.update, is_scheduled=parts.recipe.is_checkpoint_due(progress))
         checkpoint.rename(checkpoint.with_name(name))
 
 
@@ -226,8 +223,9 @@ def _check_finite(tally: Tally, update: int) -> None:
         )
 
 
-def _log_training(log: Log, progress: Progress, tally: Tally, *, num_updates: int, lr: float) -> None:
+def _log_training(parts: RunParts, lr: float) -> None:
     """Write a line of the log, and begin the next line."""
+    progress, tally = parts.progress, parts.tally
     line = {
         "update": progress.update,
         "epoch": progress.epoch,
@@ -235,31 +233,32 @@ def _log_training(log: Log, progress: Progress, tally: Tally, *, num_updates: in
         **tally.compute_means(),
         "seconds": progress.seconds,
     }
-    remaining = timedelta(seconds=int((num_updates - progress.update) * tally.seconds / tally.updates))
-    log.write(line, remaining=remaining)
+    remaining = timedelta(seconds=int((parts.recipe.num_updates - progress.update) * tally.seconds / tally.updates))
+    parts.log.write(line, remaining=remaining)
     tally.start_line()
 
 
-def _evaluate(dev_set: DevelopmentSet, model: torch.nn.Module, log: Log, progress: Progress) -> float:
+def _evaluate(parts: RunParts) -> float:
     """Log the scores of the development set, and print sample translations. Return the loss in nats per token."""
-    dev_loss, scores, samples = dev_set.evaluate(model)
-    model.train()
-    log.write({"update": progress.update, "epoch": progress.epoch, **scores})
+    dev_loss, scores, samples = parts.dev_set.evaluate(parts.model)
+    parts.model.train()
+    parts.log.write({"update": parts.progress.update, "epoch": parts.progress.epoch, **scores})
     for sample in samples:
-        log.print(sample)
+        parts.log.print(sample)
     return dev_loss
 
 
-def _average(checkpoints: Checkpoints, folder: Path, finish: Callable[[Path], object]) -> int:
+def _average(parts: RunParts, folder: Path, finish: Callable[[Path], object]) -> int:
     """Write the mean of the last checkpoints into `folder`, and load it; return the number of these checkpoints.
 
     All processes must call this function together.
     """
+    checkpoints = parts.checkpoints
     to_average = averageable_checkpoints(checkpoints.folder)[-checkpoints.keep :]
-    if checkpoints.accelerator.is_main_process:
+    if parts.accelerator.is_main_process:
         with write_folder(folder, stale=[EXAMPLE_FILE]) as new_folder:
             average_checkpoints(to_average, new_folder)
             finish(new_folder)
-    checkpoints.accelerator.wait_for_everyone()
+    parts.accelerator.wait_for_everyone()
     checkpoints.load_weights(folder)
     return len(to_average)
