@@ -110,8 +110,7 @@ class Recipe:
 
 
 BASE = Recipe()
-BIG = replace(
-    BASE,
+BIG = Recipe(
     model={"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
     num_updates=300_000,
     checkpoint_interval=(600, "updates"),  # ten minutes at 1.0 s per update
@@ -141,15 +140,14 @@ TABLE_3_MODELS: dict[str, dict] = {
     "E": {"position_embedding_type": "learned"},
     "big": BIG.model,
 }
-TABLE_3 = {row: replace(BASE, model=model, num_averaged_checkpoints=1) for row, model in TABLE_3_MODELS.items()}
+TABLE_3 = {row: Recipe(model=model, num_averaged_checkpoints=1) for row, model in TABLE_3_MODELS.items()}
 TABLE_3["big"] = replace(BIG, num_averaged_checkpoints=1)
 
 # Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"). Its peak learning rate is 0.005, its patience is
 # ten epochs. Wu et al. rank five hypotheses by log P / |Y|. To do the same for sentences of 15 tokens, as in Multi30k,
 # GNMT's length penalty would need an alpha of 1.3. The recipe keeps the alpha of 0.6 of Vaswani et al., which favours
 # long translations less.
-MULTI30K_TINY = replace(
-    BASE,
+MULTI30K_TINY = Recipe(
     model={"d_model": 128, "d_ff": 256, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
     vocab_size=10_000,
     tokens_per_batch=8_192,
@@ -169,8 +167,7 @@ MULTI30K_TINY = replace(
 # there, and the 175 of `max_length` are words. There the best checkpoint translates, and here the mean of the last
 # checkpoints. fairseq ranks hypotheses by log P / |Y|. For sentences of 25 tokens, GNMT's length penalty with alpha 1.2
 # grows as fast as |Y|.
-IWSLT14_DE_EN = replace(
-    BASE,
+IWSLT14_DE_EN = Recipe(
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
     vocab_size=10_000,
     max_length=175,
@@ -188,8 +185,7 @@ IWSLT14_DE_EN = replace(
 
 # For 228,000 pairs (3.3M German tokens) of short sentences, captions, speeches and news. Training takes 1.6 hours on a
 # CPU core. The model sees a pair about five times and does not learn it by heart, so dropout is as in the base model.
-GENERAL_EN_DE_SMALL = replace(
-    BASE,
+GENERAL_EN_DE_SMALL = Recipe(
     model={"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1},
     vocab_size=10_000,
     tokens_per_batch=4_096,
@@ -214,8 +210,7 @@ EVERYDAY_EN_DE = replace(
 
 # For the built-in corpus. Training takes less than five minutes on two CPU cores. The model does not see a sentence
 # often enough to learn it by heart, so dropout would only slow the training down.
-PHRASEBOOK = replace(
-    BASE,
+PHRASEBOOK = Recipe(
     model={"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
     vocab_size=2_000,
     tokens_per_batch=2_000,
@@ -228,8 +223,7 @@ PHRASEBOOK = replace(
 # The parser of section 6.3. The paper does not state its dropout and its learning rate. Here dropout is as in the
 # authors' code, the rate follows equation 3, and d_ff and the number of heads are as in the big model.
 # `parsing.parser` lets outputs be 300 tokens longer than inputs.
-PARSING_WSJ = replace(
-    BASE,
+PARSING_WSJ = Recipe(
     model=BIG.model | {"encoder_layers": 4, "decoder_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
     vocab_size=16_000,
     num_beams=21,
@@ -241,8 +235,7 @@ PARSING_WSJ = replace(
 # vocabulary makes the softmax cheap. One tree in a hundred has more than max_length tokens and is dropped, because
 # training on these trees would take more time than the gain in F1 is worth. With the shortest trees first, a
 # development perplexity of 2.9 was reached after 2,000 updates instead of 4,000.
-PARSING_SMALL = replace(
-    BASE,
+PARSING_SMALL = Recipe(
     model={"d_model": 256, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 2, "dropout": 0.1},
     vocab_size=4_000,
     max_length=200,
@@ -306,7 +299,7 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
             value = json.loads(text)
         except (json.JSONDecodeError, RecursionError):
             value = text
-        values = values | {field_name: value}
+        values[field_name] = value
     return build_recipe(values)
 
 
@@ -319,11 +312,12 @@ def build_recipe(values: dict) -> Recipe:
 
     of_model = {f"model.{name}" for name in model_defaults()}
     known = Recipe.__annotations__.keys() | of_model
-    if not isinstance(values.get("model", {}), dict):
+    of_object = values.get("model", {})
+    if not isinstance(of_object, dict):
         raise ValueError(
-            f"model must be an object of fields, got {values['model']!r}. To change one field, give model.dropout=0.3."
+            f"model must be an object of fields, got {of_object!r}. To change one field, give model.dropout=0.3."
         )
-    fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
+    fields = {f"model.{name}": value for name, value in of_object.items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
     for name in fields.keys() - known:
