@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig
 
+from ..data.tokenization import SPECIAL_TOKENS
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from .fairseq_dictionary import SPECIAL_TOKENS, build_tokenizer, find_dictionary
+from .fairseq_dictionary import build_tokenizer, find_dictionary
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # The default of PyTorch, which fairseq does not change.

@@ -12,13 +12,11 @@ because there each piece must have an id.
 from collections import Counter
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ..data.lines import read_lines
-
-# In the order of their ids. The ids of the words in the file follow.
-SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+from ..data.tokenization import SPECIAL_TOKENS, wrap_tokenizer
 
 
 def find_dictionary(folder: Path) -> list[str]:
@@ -67,13 +65,9 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     Args:
         words: the pieces, in the order of their ids.
     """
-    eos = SPECIAL_TOKENS["eos_token"]
     vocabulary = {word: token_id for token_id, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, vocabulary[eos])]
-    )
     tokenizer.decoder = decoders.Sequence(
         [
             # This decoder puts a space before each piece except the first, unless the piece begins with the prefix. No
@@ -83,10 +77,4 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
             decoders.Replace(Regex("@@( |$)"), ""),
         ]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
-        **SPECIAL_TOKENS,
-    )
+    return wrap_tokenizer(tokenizer)

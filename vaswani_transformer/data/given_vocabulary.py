@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter, generate_merges
 
-from .tokenization import SPECIAL_TOKENS
+from .tokenization import SPECIAL_TOKENS, wrap_tokenizer
 
 CODES = b"#version:"  # the first bytes of a file with BPE codes of subword-nmt
 
@@ -53,13 +53,7 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     tokenizer.no_padding()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
     _split_typed_names(tokenizer)
-    eos = SPECIAL_TOKENS["eos_token"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, split_special_tokens=True, clean_up_tokenization_spaces=False, **SPECIAL_TOKENS
-    )
+    return wrap_tokenizer(tokenizer)
 
 
 def _split_typed_names(tokenizer: Tokenizer) -> None:

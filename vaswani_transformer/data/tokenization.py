@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from .normalization import build_normalizer, is_normalised
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
-# The special tokens in the order of their ids. These ids are the defaults of VaswaniConfig.
+# The special tokens in the order of their ids. These ids are the defaults of VaswaniConfig, and those of fairseq.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than counting their words.
 PIECE_WINDOW = 200  # A word of more bytes is split into parts of this size before the search for word pieces.
@@ -89,6 +89,11 @@ def train_tokenizer(
         split = pre_tokenizers.Split(Regex(f".{{1,{PIECE_WINDOW}}}"), behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, split])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
+    return wrap_tokenizer(tokenizer)
+
+
+def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return `tokenizer`, which has the special tokens, for transformers. Let it append `</s>` to inputs and labels."""
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
