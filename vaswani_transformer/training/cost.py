@@ -50,10 +50,6 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
     return rate
 
 
-# Entry of recipe.json -> its type.
-OF_RECIPE = {"seed": int, "mixed_precision": str, "num_processes": int, "num_parameters": int}
-
-
 @dataclass(frozen=True)
 class RunCost:
     """The values in a run folder from which its cost is computed."""
@@ -79,10 +75,11 @@ class RunCost:
         if not lines:
             raise ValueError(f"{folder / LOG_FILE} has no line of training yet: wait until the run has logged updates.")
         with blaming(folder / LOG_FILE):
-            log = {"seconds": float(lines[-1]["seconds"]), "updates": lines[-1]["update"]}
+            log = {"seconds": float(lines[-1]["seconds"]), "updates": int(lines[-1]["update"])}
             log["target_tokens"] = sum(line["target_tokens"] for line in lines)
         with blaming(folder / RECIPE_FILE):
-            return cls(**{name: kind(description[name]) for name, kind in OF_RECIPE.items()}, **log)
+            values = description | log
+            return cls(**{name: kind(values[name]) for name, kind in cls.__annotations__.items()})
 
     @property
     def weight_flop(self) -> float:
