@@ -113,12 +113,9 @@ def cuts_words_apart(tokenizer: Tokenizer) -> bool:
     This is certain if `tokenizer` differs from a result of `train_tokenizer` only in its vocabulary. For any other
     tokenizer, return False.
     """
-    states = [json.loads(tokenizer.to_str())]
-    subword_model = "wordpiece" if states[0]["model"]["type"] == "WordPiece" else "bpe"
-    smallest = len(pre_tokenizers.ByteLevel.alphabet()) + len(SPECIAL_TOKENS)
-    states.append(
-        json.loads(train_tokenizer([], vocab_size=smallest, subword_model=subword_model).backend_tokenizer.to_str())
-    )
+    subword_model = "wordpiece" if isinstance(tokenizer.model, models.WordPiece) else "bpe"
+    learnt = train_tokenizer([], subword_model=subword_model).backend_tokenizer
+    states = [json.loads(each.to_str()) for each in (tokenizer, learnt)]
     for state in states:
         state["model"] |= {"vocab": None, "merges": None}
         state |= {"truncation": None, "padding": None}
