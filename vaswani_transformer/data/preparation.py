@@ -123,9 +123,12 @@ def prepare(
         return read_preparation(folder)
     dev_pairs = list(read_dev())  # The small set is read first, so that its errors show before the long work.
     _warn_of_marks(dev_pairs, "dev")
+
+    def build_filter() -> Keep:
+        return partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
+
     if tokenizer is None:
-        keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
-        tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
+        tokenizer = _learn_vocabulary(corpora, build_filter(), log, vocab_size, subword_model)
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = max_length  # This lets transformers warn of longer texts.
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -137,8 +140,7 @@ def prepare(
         dev_texts: list[Pair] = []
         dev = _store([Corpus(lambda: dev_pairs)], new / "dev", encode, max_length, filter_pairs, texts=dev_texts)
         write_json(new / DEV_FILE, dev_texts)
-        keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
-        train = _store(corpora, new / "train", encode, max_length, keep)
+        train = _store(corpora, new / "train", encode, max_length, build_filter())
         files = digest_files(new, new.rglob("*"))
         fingerprint = hashlib.sha256(json.dumps([settings, files], sort_keys=True).encode()).hexdigest()
         results = {"vocab_size": len(tokenizer), "train": train, "dev": dev, "files": files}
