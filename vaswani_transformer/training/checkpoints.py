@@ -5,6 +5,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,37 +36,22 @@ STATE_FILE = "state.pt"
 STATES_TO_KEEP = 2  # If the last checkpoint is damaged, the run continues from the checkpoint before it.
 
 
+@dataclass(kw_only=True)
 class Checkpoints:
-    """The checkpoints of a run. All processes must call `save` and `load` together. The main process writes.
+    """The checkpoints of a run. All processes must call `save` and `load` together. The main process writes."""
 
-    Args:
-        folder: the folder of the checkpoints.
-        model: the model without Accelerate's wrapper.
-        progress: the progress of the run. It is saved, and its number of updates gives a checkpoint its name.
-        stateful: other parts to save, by their names in the file. Each has `state_dict` and `load_state_dict`.
-        keep: the number of checkpoints that the final model averages.
-    """
+    folder: Path  # the folder of the checkpoints
+    accelerator: Accelerator
+    model: PreTrainedModel  # without Accelerate's wrapper
+    tokenizer: PreTrainedTokenizerFast
+    progress: Progress  # It is saved, and its number of updates gives a checkpoint its name.
+    stateful: dict[str, Any]  # other parts to save, by their names in the file; each can return and load a state dict
+    keep: int  # the number of checkpoints that the final model averages
 
-    def __init__(
-        self,
-        folder: Path,
-        accelerator: Accelerator,
-        *,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        progress: Progress,
-        stateful: dict[str, Any],
-        keep: int,
-    ):
-        self.folder = folder
-        self.accelerator = accelerator
-        self.model = model
-        self.tokenizer = tokenizer
-        self.progress = progress
-        self.stateful = {"progress": progress, **stateful}
-        self.keep = keep
-        if accelerator.scaler is not None:
-            self.stateful["scaler"] = accelerator.scaler
+    def __post_init__(self) -> None:
+        self.stateful = {"progress": self.progress, **self.stateful}
+        if self.accelerator.scaler is not None:
+            self.stateful["scaler"] = self.accelerator.scaler
 
     def save(self, *, is_scheduled: bool) -> None:
         """Write a checkpoint of the present state, then delete the checkpoints that are no longer needed.

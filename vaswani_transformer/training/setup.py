@@ -155,8 +155,8 @@ def build_run(
         tally=tally,
         log=Log(run, accelerator),
         checkpoints=Checkpoints(
-            run / CHECKPOINTS_FOLDER,
-            accelerator,
+            folder=run / CHECKPOINTS_FOLDER,
+            accelerator=accelerator,
             model=model,
             tokenizer=tokenizer,
             progress=progress,
