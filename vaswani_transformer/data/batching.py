@@ -11,6 +11,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -78,13 +79,13 @@ class TokenColumn:
         return torch.from_numpy(padded)
 
 
+@dataclass
 class TokenizedPairs(torch.utils.data.Dataset):
     """Sentence pairs as token ids. An index is the row numbers of a whole batch, and gives this batch."""
 
-    def __init__(self, sources: TokenColumn, targets: TokenColumn, *, pad_token_id: int):
-        self.sources = sources
-        self.targets = targets
-        self.pad_token_id = pad_token_id
+    sources: TokenColumn
+    targets: TokenColumn
+    pad_token_id: int
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":

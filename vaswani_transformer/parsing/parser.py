@@ -27,8 +27,8 @@ LENGTH_OFFSET = 300  # how many more tokens the output may have than the sentenc
 WORD_BEGIN = "Ġ"  # The tokenizer writes the space before a word like this.
 UNKNOWN_TAG = "XX"
 # Only ASCII white space separates words, because some words of treebanks hold a no-break space.
-WHITESPACE = re.compile(r"[ \t\n\r\f\v]+")
-ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
+WORD = re.compile(r"[^ \t\n\r\f\v]+")
+ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
 
 
 class Parser:
@@ -144,9 +144,7 @@ class Parser:
 
 def split_words(sentence: str) -> list[str]:
     """Return the words of a sentence, with parentheses as treebanks write them."""
-    for bracket, escape in ESCAPES.items():
-        sentence = sentence.replace(bracket, escape)
-    return [word for word in WHITESPACE.split(sentence) if word]
+    return WORD.findall(sentence.translate(ESCAPES))
 
 
 def load_parser(folder: str | Path, **options) -> Parser:

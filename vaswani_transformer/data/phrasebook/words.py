@@ -58,7 +58,4 @@ NOUNS, ADJECTIVES, VERBS = (TABLES[name] for name in ("nouns", "adjectives", "ve
 DETERMINERS = {word.english: word for word in TABLES["determiners"]}
 MODALS = {word.english: word for word in TABLES["modals"]}
 AUXILIARIES = {word.name: word.forms for word in TABLES["auxiliaries"]}
-ADJECTIVES_OF: dict[Word, list[Word]] = {noun: [] for noun in NOUNS}
-for _adjective in ADJECTIVES:
-    for _noun in nouns_in(_adjective.nouns):
-        ADJECTIVES_OF[_noun].append(_adjective)
+ADJECTIVES_OF = {noun: [word for word in ADJECTIVES if noun in nouns_in(word.nouns)] for noun in NOUNS}
