@@ -70,7 +70,7 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
         LookupError: if a row has too many or too few cells, or if a column occurs twice.
     """
     if ending in (".jsonl", ".json"):
-        yield from (json.loads(line, object_pairs_hook=_build_record) for line in lines if line.strip())
+        yield from (json.loads(line) for line in lines if line.strip())
         return
     if ending == ".tsv":
         header = columns
@@ -78,22 +78,17 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
     else:
         rows = filter(None, csv.reader((f"{line}\n" for line in lines), strict=True))
         header = next(rows, [])
+        _check_names(header)
     for row in rows:
         if len(row) != len(header):
             raise LookupError(f"expected {len(header)} cells, found {len(row)}")
-        yield _build_record(list(zip(header, row, strict=True)))
+        yield dict(zip(header, row, strict=True))
 
 
-def _build_record(cells: Sequence[tuple[str, object]]) -> dict:
-    """Return the record with these `cells`, which are pairs of name and value.
-
-    Raises:
-        LookupError: if two cells have the same name.
-    """
-    record = dict(cells)
-    if len(record) < len(cells):
-        raise LookupError(f"a column occurs twice: {', '.join(name for name, _ in cells)!r:.200}")
-    return record
+def _check_names(names: Sequence[str]) -> None:
+    """Raise a LookupError if two columns have the same name."""
+    if len(set(names)) < len(names):
+        raise LookupError(f"a column occurs twice: {', '.join(names)!r:.200}")
 
 
 def _read_records(
@@ -146,7 +141,7 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
 def _read_parquet(path: Path) -> Iterator[dict]:
     with _blaming_parquet(path):
         file = pyarrow.parquet.ParquetFile(path)
-        _build_record([(name, None) for name in file.schema_arrow.names])  # raises an error if a column occurs twice
+        _check_names(file.schema_arrow.names)
         for batch in file.iter_batches(ROWS_PER_BATCH):
             yield from batch.to_pylist()
 

@@ -48,8 +48,9 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
         ValueError: if sacreBLEU has no such tokenizer.
     """
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
-        tokenizers = ", ".join(sacrebleu.BLEU.TOKENIZERS)
-        raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}: choose one of {tokenizers}.")
+        raise ValueError(
+            f"sacreBLEU has no tokenizer {tokenize!r}: choose one of {', '.join(sacrebleu.BLEU.TOKENIZERS)}."
+        )
     # `force` hides sacreBLEU's warning that the text looks tokenised.
     bleu = partial(sacrebleu.BLEU, tokenize=tokenize, force=tokenize == "none")
     moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}

@@ -66,8 +66,10 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
         ValueError: if the words of the trees differ.
     """
     if gold.words != predicted.words:
-        words = [" ".join(tree.words) for tree in (gold, predicted)]
-        raise ValueError("trees over different sentences cannot be compared: {!r} and {!r}".format(*words))
+        raise ValueError(
+            f"trees over different sentences cannot be compared: {' '.join(gold.words)!r} and "
+            f"{' '.join(predicted.words)!r}"
+        )
     is_counted = [leaf.tag not in PUNCTUATION_TAGS for leaf in gold.leaves]
     if not any(is_counted):
         return BracketScore()

@@ -48,8 +48,13 @@ class DevelopmentSet:
         wrapped_forward = vars(model).pop("forward", None)
         try:
             if self.score is not None:
-                share = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
-                scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **share)
+                scores["dev_bleu"] = self.score(
+                    model,
+                    self.tokenizer,
+                    texts,
+                    process_index=accelerator.process_index,
+                    num_processes=accelerator.num_processes,
+                )
             if accelerator.is_main_process:
                 samples = self._translate([source for source, _ in texts[:NUM_SAMPLES]], model)
         finally:

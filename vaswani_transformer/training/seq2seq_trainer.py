@@ -70,8 +70,13 @@ def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader
         tokens_per_batch=tokens_per_batch,
         seed=args.seed if args.data_seed is None else args.data_seed,
     )
-    workers = {"num_workers": args.dataloader_num_workers, "pin_memory": args.dataloader_pin_memory}
-    loader = DataLoader(data, batch_sampler=sampler, collate_fn=trainer.data_collator, **workers)
+    loader = DataLoader(
+        data,
+        batch_sampler=sampler,
+        collate_fn=trainer.data_collator,
+        num_workers=args.dataloader_num_workers,
+        pin_memory=args.dataloader_pin_memory,
+    )
     # `accelerator.prepare` is not used here. It would wrap the sampler twice, and transformers 5.23 cannot reach the
     # `set_epoch` of such a sampler. A run that resumes within a later epoch would read the batches of the first one.
     return prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)
