@@ -29,7 +29,6 @@ class DevelopmentSet:
     # others could wait longer than the timeout of their process group, and the run would end. None: no BLEU.
     score: Callable[..., float] | None
 
-    @torch.no_grad()
     def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float], list[str]]:
         """Evaluate `model`. All processes must call it together.
 
