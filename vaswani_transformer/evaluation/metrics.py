@@ -82,9 +82,8 @@ def compute_scores(
                 f"the number of translations is {len(hypotheses)}, but the number of references is "
                 f"{len(translations)}: line i of both must translate source i."
             )
-    streams = list(map(list, references))
     return [
-        Score(name, metric.corpus_score(list(hypotheses), streams).score, str(metric.get_signature()))
+        Score(name, metric.corpus_score(hypotheses, references).score, str(metric.get_signature()))
         for name, metric in metrics.items()
     ]
 
@@ -117,7 +116,7 @@ def compute_bleu(
     if num_processes > 1:
         translated = gather_object(translated)
     translations = [text for _, text in sorted(translated)]
-    return sacrebleu.BLEU().corpus_score(translations, [list(references)]).score
+    return sacrebleu.BLEU().corpus_score(translations, [references]).score
 
 
 def build_compute_metrics(
