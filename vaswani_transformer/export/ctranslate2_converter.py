@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from ctranslate2.converters import utils
-from ctranslate2.converters.transformers import ModelLoader, register_loader
+from ctranslate2.converters.transformers import BartLoader, register_loader
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 from ctranslate2.specs.common_spec import Activation, LinearSpec
@@ -75,7 +75,7 @@ def export_model(
 
 
 @register_loader("VaswaniConfig")
-class VaswaniLoader(ModelLoader):
+class VaswaniLoader(BartLoader):
     """A builder of CTranslate2 specifications, for `export_model` and for the `TransformersConverter` of CTranslate2.
 
     Args:
@@ -121,16 +121,9 @@ class VaswaniLoader(ModelLoader):
         tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
         return [tokens.get(row, f"<row {row}>") for row in range(model.config.vocab_size)]
 
-    def set_vocabulary(self, spec: transformer_spec.TransformerSpec, tokens: list[str]) -> None:
-        spec.register_source_vocabulary(tokens)
-        spec.register_target_vocabulary(tokens)
-
     def set_config(self, config, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> None:
         """Fill in the `config.json` of the export."""
-        config.bos_token = tokenizer.bos_token
-        config.unk_token = tokenizer.unk_token
-        config.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
-        config.decoder_start_token = tokenizer.convert_ids_to_tokens(model.config.decoder_start_token_id)
+        super().set_config(config, model, tokenizer)
         config.layer_norm_epsilon = model.config.layer_norm_eps
         config.add_attribute("max_positions", self._count_positions(model.config))
 

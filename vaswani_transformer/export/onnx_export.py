@@ -26,9 +26,8 @@ from pathlib import Path
 import onnxscript  # noqa: F401 - without it, torch would fail in the middle of an export
 import torch
 from torch import nn
-from torch.export import Dim
 from transformers import PreTrainedTokenizerFast
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import EncoderDecoderCache
 
 from ..model.layers_vaswani import CACHE
 from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
@@ -105,17 +104,12 @@ class DecoderWithPastGraph(DecoderGraph):
             logits (B, 1, V), and for each layer the keys and values of the decoder (B, H, P + 1, K).
         """
         layers = [past_key_values[start : start + 4] for start in range(0, len(past_key_values), 4)]
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        for index, (keys, values, source_keys, source_values) in enumerate(layers):
-            cache.self_attention_cache.update(keys, values, index)
-            cache.cross_attention_cache.update(source_keys, source_values, index)
-            cache.is_updated[index] = True
         outputs = self.decoder(
             input_ids,
             # Only the length of this tensor matters, because keys and values come from the cache.
             encoder_hidden_states=past_key_values[2][:, 0],
             encoder_attention_mask=encoder_attention_mask,
-            past_key_values=cache,
+            past_key_values=EncoderDecoderCache(layers),
             use_cache=True,
         )
         layers = outputs[CACHE].self_attention_cache.layers
@@ -135,14 +129,10 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     encoder = model.model.encoder
     decoder = model.model.decoder
     lm_head = model.lm_head
-    batch = Dim("batch")
-    source = Dim("source")
-    target = Dim("target")
-    past = Dim("past")
     # The free dimensions of each kind of tensor. They may have any size.
-    sentences = {0: batch, 1: source}
-    remembered_source = {0: batch, 2: source}
-    remembered_target = {0: batch, 2: past}
+    sentences = {0: "batch", 1: "source"}
+    remembered_source = {0: "batch", 2: "source"}
+    remembered_target = {0: "batch", 2: "past"}
     input_ids = torch.zeros((BATCH, SOURCE), dtype=torch.long)
     mask = torch.ones_like(input_ids)
     states = encoder(input_ids, attention_mask=mask).last_hidden_state
@@ -161,7 +151,11 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     _export(
         first,
         {"encoder_attention_mask": mask, "input_ids": input_ids[:, :TARGET], "encoder_hidden_states": states},
-        {"encoder_attention_mask": sentences, "input_ids": {0: batch, 1: target}, "encoder_hidden_states": sentences},
+        {
+            "encoder_attention_mask": sentences,
+            "input_ids": {0: "batch", 1: "target"},
+            "encoder_hidden_states": sentences,
+        },
         output / "decoder_model.onnx",
         ["logits", *_cache_names("present", num_layers, ("decoder", "encoder"))],
     )
@@ -170,7 +164,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
         {"encoder_attention_mask": mask, "input_ids": input_ids[:, :1], "past_key_values": remembered},
         {
             "encoder_attention_mask": sentences,
-            "input_ids": {0: batch},
+            "input_ids": {0: "batch"},
             "past_key_values": (*[remembered_target] * 2, *[remembered_source] * 2) * num_layers,
         },
         output / "decoder_with_past_model.onnx",
