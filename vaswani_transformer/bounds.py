@@ -34,3 +34,11 @@ class Number:
         if value not in self:
             raise argparse.ArgumentTypeError(f"expected {self}, got {text!r:.40}")
         return value
+
+
+SEARCH_BOUNDS = {  # for options of the search, on the command line and in a generation config
+    "num_beams": Number(1, 1_000),
+    "length_penalty": Number(-10.0, 10.0),
+    "max_length_offset": Number(0, 10_000),
+    "max_length": Number(1, 100_000),
+}

@@ -12,33 +12,28 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
 
-from .bounds import Number
+from .bounds import SEARCH_BOUNDS
 from .files import digest_files
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import find_languages
 from .runs import SUFFIXES, find_model
 
-BOUNDS = {  # for fields of a generation config
-    "num_beams": Number(1, 1_000),
-    "length_penalty": Number(-10.0, 10.0),
-    "max_length_offset": Number(0, 10_000),
-    "max_length": Number(1, 100_000),
-}
 
-
-def may_be_on_hub(name: str | Path) -> bool:
-    """Return True if `name` has the form owner/name of a Hub id, and there is no folder "owner" here.
+def check_place(name: str | Path) -> None:
+    """Raise a FileNotFoundError if `name` is no folder, and also no Hub id: owner/name without a folder "owner" here.
 
     Any other name is taken for a mistyped folder. The Hub is not asked for it, because a request without a network
     takes a minute.
     """
     path = Path(name)
-    return len(path.parts) == 2 and not path.parent.is_dir()
+    if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
+        raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
 
 
 class Loaded(NamedTuple):
@@ -69,14 +64,12 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         OSError: if a file changes while it is loaded, or if the Hub has no model of this name.
         ValueError: if the model is of another type, if a file is damaged, or if the files do not belong together.
     """
-    path = Path(name)
+    check_place(name)
     options = {} if dtype is None else {"dtype": dtype}
-    if path.is_dir():
-        folder = find_model(path)
+    if Path(name).is_dir():
+        folder = find_model(Path(name))
         name = str(folder)
         revision = None
-    elif not may_be_on_hub(name):
-        raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
     else:
         with naming_damage(name):
             folder = Path(hf_hub_download(str(name), "config.json")).parent
@@ -111,13 +104,23 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
             f"convert` converts models of MarianMT and OPUS-MT."
         )
     options["attn_implementation"] = "sdpa"  # config.json may name a kernel that is a stranger's code.
+    # The class is that of the config: a variation of the model is loaded as what it is.
+    model = load_weights(AutoModelForSeq2SeqLM, name, config=config, **options)
     with naming_damage(name):
-        # The class is that of the config: a variation of the model is loaded as what it is.
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, config=config, trust_remote_code=False, output_loading_info=True, **options
-        )
         _check_settings(model)
-    # transformers replaces missing weights by random numbers, without an error.
+    return model
+
+
+def load_weights(model_class: type, name: str, **options) -> PreTrainedModel:
+    """Return what `from_pretrained` of `model_class` loads.
+
+    transformers replaces missing weights by random numbers, without an error. Here they are an error.
+
+    Raises:
+        ValueError: if a file is damaged, or if weights are missing or do not belong to the model.
+    """
+    with naming_damage(name):
+        model, report = model_class.from_pretrained(name, trust_remote_code=False, output_loading_info=True, **options)
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
     if faults:
@@ -132,15 +135,14 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
     """
     config = model.config
     options = vars(model.generation_config)
-    for name, value in options.items():
-        if name in BOUNDS and value is not None and value not in BOUNDS[name]:
-            raise ValueError(f"{name} must be {BOUNDS[name]}, got {value!r}")
     needed = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
-    for name in options:
-        ids = options[name] if isinstance(options[name], list) else [options[name]]
+    for name, value in options.items():
+        if name in SEARCH_BOUNDS and value is not None and value not in SEARCH_BOUNDS[name]:
+            raise ValueError(f"{name} must be {SEARCH_BOUNDS[name]}, got {value!r}")
+        ids = value if isinstance(value, list) else [value]
         is_given = name in needed or (name.endswith("_token_id") and ids != [None])
         if is_given and not all(type(token) is int and 0 <= token < config.vocab_size for token in ids):
-            raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {options[name]!r}")
+            raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {value!r}")
     if (heads := options.get("alignment_heads")) is not None:
         known = [[layer, head] for layer in range(config.decoder_layers) for head in range(config.num_heads)]
         # Pairs are compared as text, because True == 1 in Python.

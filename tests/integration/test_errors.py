@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from vaswani_transformer import cli, loading
-from vaswani_transformer.bounds import Number
+from vaswani_transformer import cli
+from vaswani_transformer.bounds import SEARCH_BOUNDS, Number
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.training import recipes
 
@@ -65,7 +65,7 @@ def test_options_have_the_bounds_of_recipes_and_generation_configs():
     for command in cli.build_parser()._subparsers._group_actions[0].choices.values():
         for action in command._actions:
             if isinstance(action.type, Number):
-                for bounds in (recipes.BOUNDS, loading.BOUNDS):
+                for bounds in (recipes.BOUNDS, SEARCH_BOUNDS):
                     assert action.type == bounds.get(action.dest, action.type)
 
 

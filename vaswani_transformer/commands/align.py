@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import add_model, check_output, open_output, text_path, text_stream
+from .arguments import add_model, add_text_pairs, check_output, open_output, text_stream
 
 if TYPE_CHECKING:
     from ..attention.alignment import Links
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
-    command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=text_path, required=True, help="translation of each source line, in order")
+    add_text_pairs(command)
     command.add_argument("--output", type=text_stream, help="file for the links; default: standard output")
     command.add_argument("--gold", type=Path, help="file of links made by hand: also print the alignment error rate")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..bounds import Number
+from ..bounds import SEARCH_BOUNDS, Number
 
 if TYPE_CHECKING:
     from ..loading import Loaded
@@ -37,6 +37,11 @@ def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
 
 
+def add_text_pairs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=text_path, required=True, help="translation of each source line, in order")
+
+
 def add_column_options(command: argparse.ArgumentParser) -> None:
     text = "name of the source column in .csv, .jsonl, .parquet and Hub datasets; default: the source language"
     command.add_argument("--source_column", help=text)
@@ -44,8 +49,8 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_beam_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--num_beams", type=Number(1, 1_000), help="width of the beam; 1 is greedy search")
-    group.add_argument("--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty")
+    group.add_argument("--num_beams", type=SEARCH_BOUNDS["num_beams"], help="width of the beam; 1 is greedy search")
+    group.add_argument("--length_penalty", type=SEARCH_BOUNDS["length_penalty"], help="alpha of the GNMT penalty")
 
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
@@ -53,7 +58,7 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="data type of the weights")
     add_beam_options(decoding)
     text = "a translation may be at most this many tokens longer than its source"
-    decoding.add_argument("--max_length_offset", type=Number(0, 10_000), help=text)
+    decoding.add_argument("--max_length_offset", type=SEARCH_BOUNDS["max_length_offset"], help=text)
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
     decoding.add_argument(
         "--ensemble", **ensemble, help="further models, whose probabilities are averaged with those of --model"

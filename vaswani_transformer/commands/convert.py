@@ -9,7 +9,6 @@ translations. With --to marian, the command prints what MarianMT computes or sea
 """
 
 import argparse
-from pathlib import Path
 
 from .arguments import check_new_folder, output_path
 
@@ -26,12 +25,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..conversion import fairseq, marian
-    from ..loading import load_translator, may_be_on_hub
+    from ..loading import check_place, load_translator
     from ..translation.example import keep_example
 
     check_new_folder(args.output)
-    if args.source_system == "marian" and not Path(args.model).is_dir() and not may_be_on_hub(args.model):
-        raise FileNotFoundError(f"{args.model} does not exist; name a model folder or a Hub id.")
+    if args.source_system == "marian":
+        check_place(args.model)
     if args.source_system is not None:
         importer = {"marian": marian, "fairseq": fairseq}[args.source_system]
         print(importer.import_model(args.model, args.output))

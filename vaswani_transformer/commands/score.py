@@ -8,16 +8,17 @@ tokens (</s> included), and log P / lp, the score by which the beam search of se
 
 import argparse
 
-from ..bounds import Number
-from .arguments import add_model, text_path
+from ..bounds import SEARCH_BOUNDS, Number
+from .arguments import add_model, add_text_pairs
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
-    command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=text_path, required=True, help="translation of each source line, in order")
+    add_text_pairs(command)
     command.add_argument(
-        "--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty; default: as in the model"
+        "--length_penalty",
+        type=SEARCH_BOUNDS["length_penalty"],
+        help="alpha of the GNMT penalty; default: as in the model",
     )
     command.add_argument(
         "--tokens_per_batch",

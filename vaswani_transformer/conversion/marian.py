@@ -119,18 +119,7 @@ def load_marian(name: str) -> MarianMTModel:
         )
     build_vaswani_config(config)  # This raises an error for invalid sizes before a model is built.
     dtype = config.dtype or torch.float32
-    with loading.naming_damage(name):
-        marian, report = MarianMTModel.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} has no weights {', '.join(missing[:3])}, but a MarianMT model must have them.")
-    if unexpected := sorted(report["unexpected_keys"]):
-        raise ValueError(f"{name} has weights {', '.join(unexpected[:3])}, which a MarianMT model does not have.")
+    marian = loading.load_weights(MarianMTModel, name, config=config, dtype=torch.float32)
     marian.config.dtype = dtype
     return marian
 

@@ -7,7 +7,7 @@ import transformers
 from transformers import Pipeline, PreTrainedModel
 
 from ..devices import limit_threads
-from ..loading import may_be_on_hub
+from ..loading import check_place
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..runs import find_model_folder
@@ -96,8 +96,8 @@ def pipeline(
         path = Path(model)
         if path.is_dir():
             model = str(find_model_folder(path))
-        elif "/" in str(model) and not may_be_on_hub(model):
-            raise FileNotFoundError(f"{model} does not exist; name a model folder, a run folder or a Hub id.")
+        elif "/" in str(model):
+            check_place(model)
     # Code that lies beside a model never runs here. Without a value for `trust_remote_code`, transformers would ask on
     # standard input.
     return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})
