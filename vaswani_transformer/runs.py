@@ -44,7 +44,7 @@ EXAMPLE_FILE = "example.json"
 UPDATE = "UPDATE"  # In the folder of an averaged model: holds the number of updates of its newest checkpoint.
 
 
-def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
+def checkpoint_name(step: int, *, is_scheduled: bool) -> str:
     """Return the name of a complete checkpoint. `PARTIAL_PREFIX` stands before it while the checkpoint is written."""
     return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 

@@ -57,7 +57,7 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
         warnings.warn(f"generation_config has no alignment_heads; using {heads} (most links). {advice}", stacklevel=2)
     for weights in attend_words(model, tokenizer, pairs):
         mean = np.mean([weights[layer, head] for layer, head in heads], axis=0)
-        yield {(int(source), int(target)) for target, source in zip(*link_words(mean).nonzero(), strict=True)}
+        yield {(source, target) for target, source in np.argwhere(link_words(mean)).tolist()}
 
 
 def find_alignment_head(model: PreTrainedModel, maps: AttentionMaps) -> tuple[int, int]:

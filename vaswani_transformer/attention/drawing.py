@@ -60,7 +60,7 @@ def draw_attention(
     Returns:
         a figure without a window. Show it in a notebook, or pass it to `save_figure`.
     """
-    heads = list(range(len(weights))) if heads is None else list(heads)
+    heads = range(len(weights)) if heads is None else heads
     colours = head_colours(len(weights))
     top_height, bottom_height = (max(map(_width, words)) for words in (queries, keys))
     # From the lower edge up: the line `_ROLES`, the legend, keys, cells of one query, lines, queries, the title.
@@ -92,7 +92,7 @@ def draw_attention(
     def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
         axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
 
-    drawn_queries = list(range(len(queries))) if query_word is None else [query_word]
+    drawn_queries = range(len(queries)) if query_word is None else [query_word]
     if query_word is not None:
         for row, head in enumerate(reversed(heads)):
             for x, weight in zip(x_keys - 0.4 * _WORD_STEP, weights[head, query_word], strict=True):
@@ -154,7 +154,8 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
         ValueError: if `word` is not in the sentence.
     """
     words = maps.source_tokens
-    links = maps.word_links("encoder", paper_layer(len(maps.encoder)))
+    layer = paper_layer(len(maps.encoder))
+    links = maps.word_links("encoder", layer)
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
     place = int(reach.argmax()) if word is None else _find_word(word, words)
@@ -169,7 +170,7 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     }
     paths = []
     for name, (heads, query) in views.items():
-        paths += _save(maps, folder, name, "encoder", None, heads, query)
+        paths += _save(maps, folder, name, "encoder", layer, heads, query)
     return paths
 
 
@@ -196,11 +197,12 @@ def draw_layer(
         ValueError: if there is no such layer or head, or if `word` is not among the queries.
     """
     queries, _, weights = maps.view(kind)
-    for name, numbers, count in (("layer", [layer or 0], len(weights)), ("head", heads or [], len(weights[0]))):
+    layer = paper_layer(len(weights)) if layer is None else layer
+    for name, numbers, count in (("layer", [layer], len(weights)), ("head", heads or [], len(weights[0]))):
         for number in numbers:
             if not 0 <= number < count:
                 raise ValueError(f"{VIEWS[kind]} has no {name} {number + 1}: choose a number from 1 to {count}.")
-    name = f"{kind}_layer{1 + (paper_layer(len(weights)) if layer is None else layer)}"
+    name = f"{kind}_layer{layer + 1}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
     place = None if word is None else _find_word(word, queries)
@@ -219,13 +221,12 @@ def _save(
     folder: str | Path,
     name: str,
     kind: str,
-    layer: int | None,
+    layer: int,
     heads: Sequence[int] | None,
     place: int | None,
 ) -> list[Path]:
     """Draw a layer with its title, and write it as SVG and PNG."""
     queries, keys, weights = maps.view(kind)
-    layer = paper_layer(len(weights)) if layer is None else layer
     numbers = ", ".join(str(head + 1) for head in heads or ())
     head_names = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
     title = f"{VIEWS[kind]}, layer {layer + 1} of {len(weights)}, {head_names}"
@@ -262,5 +263,5 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
         if path.suffix == ".svg":
             warnings.filterwarnings("ignore", message="Glyph")  # Fonts on the reader's machine draw the glyphs.
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(path, metadata={"Date": None})
     return path

@@ -40,7 +40,6 @@ from . import KINDS
 from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention_batch, find_mutual_best
 from .words import is_word
 
-Pair = tuple[str, str]
 Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if the weights decide
 
 FEWEST_PLACES = 20  # Over few words, a share may be large by chance.
@@ -207,7 +206,9 @@ def _share(weights: np.ndarray, links: Links) -> np.ndarray:
     return (weights * links).sum(axis=-1, dtype=np.float64)
 
 
-def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair]) -> HeadTally:
+def measure_heads(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[tuple[str, str]]
+) -> HeadTally:
     """Measure all heads on sentences and their translations, and return the sums. Call `scores()` of the result.
 
     A pair is left out if one of its sides is empty or has more than `MOST_TOKENS` tokens. `num_left_out` counts these
@@ -224,13 +225,12 @@ def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pa
         sources = [tokenizer(source, verbose=False).input_ids for source, _ in batch]
         targets = [tokenizer(text_target=target, verbose=False).input_ids for _, target in batch]
         kept = [
-            row
-            for row, pair in enumerate(batch)
-            if all(text.strip() for text in pair) and max(len(sources[row]), len(targets[row])) <= MOST_TOKENS
+            ids
+            for ids, pair in zip(zip(sources, targets, strict=True), batch, strict=True)
+            if all(map(str.strip, pair)) and max(map(len, ids)) <= MOST_TOKENS
         ]
         tally.num_left_out += len(batch) - len(kept)
         if kept:
-            ids = ([side[row] for row in kept] for side in (sources, targets))
-            for maps in collect_attention_batch(model, tokenizer, *ids):
+            for maps in collect_attention_batch(model, tokenizer, *zip(*kept, strict=True)):
                 tally.add(maps)
     return tally

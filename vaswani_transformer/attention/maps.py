@@ -182,12 +182,12 @@ def collect_attention_batch(
     read_token = choose_reader(tokenizer)
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
-        pieces, words = {}, {}
+        pieces, words, lengths = {}, {}, {}
         for side, ids in (("source", source), ("target", tokens[:-1]), ("output", tokens[1:])):
+            lengths[side] = len(ids)
             pieces[f"{side}_tokens"], words[side] = split_words(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
-        lengths = {"source": len(source), "target": len(tokens) - 1, "output": len(tokens) - 1}
         sliced = {kind: weights[kind][row, ..., : lengths[SIDES[kind][0]], : lengths[SIDES[kind][1]]] for kind in KINDS}
         maps.append(AttentionMaps(**pieces, **sliced, words=words))
     return maps

@@ -10,10 +10,7 @@ prints the perplexity, the settings of the search and the fingerprint of the mod
 
 import argparse
 import re
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING
 
 from ..bounds import Number
 from .arguments import (
@@ -27,9 +24,6 @@ from .arguments import (
     take_given,
     text_path,
 )
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # allowed with --hypotheses
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # They would begin a new cell or row of the table.
@@ -80,22 +74,22 @@ def run(args: argparse.Namespace) -> None:
     from ..data.lines import read_lines
     from ..evaluation.metrics import build_metrics, compute_scores
 
-    build = partial(build_metrics, tokenize=args.tokenize, lowercase=args.lowercase)
     if args.model is not None:
-        _evaluate_model(args, build)
+        _evaluate_model(args)
         return
     hypotheses, *references = (list(read_lines(path)) for path in (args.hypotheses, *args.references))
-    print(*compute_scores(hypotheses, references, build(language=args.target_language or "de")), sep="\n")
+    metrics = build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=args.target_language or "de")
+    print(*compute_scores(hypotheses, references, metrics), sep="\n")
 
 
-def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Metric]]") -> None:
-    """Translate the test set, and print all scores. `build(language=...)` returns the metrics for a target language."""
+def _evaluate_model(args: argparse.Namespace) -> None:
+    """Translate the test set, and print all scores."""
     from tqdm import tqdm
 
     from ..data.lines import read_lines
     from ..data.sources import Source
     from ..evaluation.likelihood import compute_perplexity
-    from ..evaluation.metrics import PERPLEXITY, Score, compute_scores
+    from ..evaluation.metrics import PERPLEXITY, Score, build_metrics, compute_scores
     from ..files import write_json
     from ..model.generation_vaswani import SearchOptions
     from ..model.pipeline_vaswani import LINE_BREAK
@@ -107,7 +101,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     first, *others = load_members(names, dtype=args.dtype)
     source, target = first.languages or ("en", "de")
     languages = (args.source_language or source, args.target_language or target)
-    metrics = build(language=languages[1])
+    metrics = build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=languages[1])
     columns = (args.source_column, args.target_column)
     pairs = list(Source(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs).read())
     if not pairs:
