@@ -22,29 +22,30 @@ PERPLEXITY = "perplexity"  # the names of two scores in this file
 BLEU = "BLEU, tokenised, compounds split as in the paper"
 # Fields of a recipe in which rows may differ. The last three differ because big trains for longer.
 OF_A_ROW = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
-# Perplexity per sub-word, BLEU, and millions of parameters (None if the paper does not give them).
-PAPER: dict[str, tuple[float, float, int | None]] = {
-    "base": (4.92, 25.8, 65),
-    "A1": (5.29, 24.9, None),
-    "A2": (5.00, 25.5, None),
-    "A3": (4.91, 25.8, None),
-    "A4": (5.01, 25.4, None),
-    "B1": (5.16, 25.1, 58),
-    "B2": (5.01, 25.4, 60),
-    "C1": (6.11, 23.7, 36),
-    "C2": (5.19, 25.3, 50),
-    "C3": (4.88, 25.5, 80),
-    "C4": (5.75, 24.5, 28),
-    "C5": (4.66, 26.0, 168),
-    "C6": (5.12, 25.4, 53),
-    "C7": (4.75, 26.2, 90),
-    "D1": (5.77, 24.6, None),
-    "D2": (4.95, 25.5, None),
-    "D3": (4.67, 25.3, None),
-    "D4": (5.47, 25.7, None),
-    "E": (4.92, 25.7, None),
-    "big": (4.33, 26.4, 213),
-}
+# The paper's rows: perplexity per sub-word, BLEU, and millions of parameters where the paper gives them.
+PAPER_TABLE = """\
+base  4.92  25.8  65
+A1    5.29  24.9
+A2    5.00  25.5
+A3    4.91  25.8
+A4    5.01  25.4
+B1    5.16  25.1  58
+B2    5.01  25.4  60
+C1    6.11  23.7  36
+C2    5.19  25.3  50
+C3    4.88  25.5  80
+C4    5.75  24.5  28
+C5    4.66  26.0  168
+C6    5.12  25.4  53
+C7    4.75  26.2  90
+D1    5.77  24.6
+D2    4.95  25.5
+D3    4.67  25.3
+D4    5.47  25.7
+E     4.92  25.7
+big   4.33  26.4  213
+"""
+PAPER = {row: cells for row, *cells in map(str.split, PAPER_TABLE.splitlines())}
 # The columns of the paper's table, with the fields of VaswaniConfig. As in the paper, a cell is empty if its value is
 # that of base.
 SIZES = {
@@ -137,14 +138,14 @@ def read_row(run: Path) -> Row:
 
 def format_scores(row: Row, base: Row) -> list[str]:
     """Return the cells of a row of the first table."""
-    perplexity, bleu, millions = PAPER[row.of_paper]
+    perplexity, bleu, *millions = PAPER[row.of_paper]
     is_base = row is base
     sizes = [size if is_base or size != usual else "" for size, usual in zip(row.sizes, base.sizes, strict=True)]
     epochs, last_perplexity = row.curve[-1]
     best_epoch, _ = min(row.curve, key=lambda evaluation: evaluation[-1])
     ours = (f"{epochs}", f"{best_epoch}", f"{last_perplexity:.2f}", f"{row.perplexity:.2f}")
-    rest = (f"{row.bleu:.1f}", f"{bleu:.1f}", f"{row.num_parameters / 1e6:.1f}", f"{millions or ''}")
-    return [row.name, *sizes, *ours, f"{perplexity:.2f}", *rest]
+    rest = (f"{row.bleu:.1f}", bleu, f"{row.num_parameters / 1e6:.1f}", "".join(millions))
+    return [row.name, *sizes, *ours, perplexity, *rest]
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,8 @@ def summarise_base(seeds: Sequence[Row]) -> Base:
 
 def format_moves(row: Row, base: Base) -> list[str]:
     """Return the cells of a row of the second table: its differences from base, here and in the paper, and verdicts."""
-    paper_perplexity, paper_bleu, _ = PAPER[row.of_paper]
-    usual_perplexity, usual_bleu, _ = PAPER["base"]
+    paper_perplexity, paper_bleu = map(float, PAPER[row.of_paper][:2])
+    usual_perplexity, usual_bleu = map(float, PAPER["base"][:2])
     percent = 100 * (row.perplexity / base.perplexity - 1)
     points = row.bleu - base.bleu
     paper_move = paper_perplexity - usual_perplexity

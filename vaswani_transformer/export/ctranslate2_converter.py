@@ -18,11 +18,10 @@ import copy
 from pathlib import Path
 
 import torch
-from ctranslate2.converters import utils
 from ctranslate2.converters.transformers import BartLoader, register_loader
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
-from ctranslate2.specs.common_spec import Activation, LinearSpec
+from ctranslate2.specs.common_spec import Activation
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
@@ -148,25 +147,18 @@ class VaswaniLoader(BartLoader):
     def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
         """Fill in the specification of one attention. CTranslate2 needs d_k = d_v.
 
-        If d_k and d_v differ, the narrower heads are widened by zeros. Zeros change no result: in queries and keys they
-        add 0 to each score, and in values they are multiplied by zeros of the output projection.
+        If d_k and d_v differ, the narrower heads of `attention` are widened by zeros. Zeros change no result: in
+        queries and keys they add 0 to each score, and in values they are multiplied by zeros of the output projection.
         """
         config = attention.config
-        num_heads = config.num_heads
         width = max(config.d_k, config.d_v)
-        projections = [LinearSpec() for _ in range(3)]
-        modules = (attention.q_proj, attention.k_proj, attention.v_proj)
-        for projection_spec, module in zip(projections, modules, strict=True):
-            projection_spec.weight = _widen_heads(module.weight, num_heads, width)
-            if module.bias is not None:
-                projection_spec.bias = _widen_heads(module.bias, num_heads, width)
-        # One matrix holds Q, K and V of self-attention, or K and V of encoder-decoder attention.
-        num_fused = 3 if len(spec.linear) == 2 else 1
-        utils.fuse_linear(spec.linear[0], projections[:num_fused])
-        if num_fused == 1:
-            utils.fuse_linear(spec.linear[1], projections[1:])
-        self.set_linear(spec.linear[-1], attention.out_proj)
-        spec.linear[-1].weight = _widen_heads(attention.out_proj.weight.T, num_heads, width).T
+        for module in (attention.q_proj, attention.k_proj, attention.v_proj):
+            for parameter in module.parameters():
+                parameter.data = _widen_heads(parameter, config.num_heads, width)
+        output_weight = attention.out_proj.weight
+        output_weight.data = _widen_heads(output_weight.T, config.num_heads, width).T
+        # One matrix holds Q, K and V of self-attention. Encoder-decoder attention has one for Q, and one for K and V.
+        super().set_attention(spec, attention, self_attention=len(spec.linear) == 2)
         spec.queries_scale = attention.scaling
 
     def _count_positions(self, config: VaswaniConfig) -> int:
