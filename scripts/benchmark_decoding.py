@@ -73,14 +73,20 @@ ENGINES = {OURS: "float32", f"{OURS}, raw generate()": None}
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    text = "measure models of these sizes with random weights; default: small, or none with --model"
-    parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=[], help=text)
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        choices=tuple(SIZES),
+        default=[],
+        help="measure models of these sizes with random weights; default: small, or none with --model",
+    )
     parser.add_argument("--model", type=Path, help="run folder or model folder of a trained model to measure")
     add_model_options(parser)
     add_options(parser)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to translate; default: %(default)s")
-    text = "sentences in a batch; default: 1 16 64"
-    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help=text)
+    parser.add_argument(
+        "--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help="sentences in a batch; default: 1 16 64"
+    )
     parser.add_argument("--num_beams", type=int, default=4, help="beams of each sentence; default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
     parser.add_argument("--forced_length", type=int, default=32, help="tokens to write (--sizes); default: %(default)s")

@@ -64,11 +64,19 @@ def build_parser() -> argparse.ArgumentParser:
     add_options(parser)
     parser.add_argument("--target", type=Path, help="translations of --source, one per line")
     parser.add_argument("--pairs", type=int, default=5_000, help="sentence pairs to read; default: %(default)s")
-    text = "limit of the tokens of an update on each side, with padding; default: %(default)s"
-    parser.add_argument("--tokens_per_batch", type=int, default=4_096, help=text)
+    parser.add_argument(
+        "--tokens_per_batch",
+        type=int,
+        default=4_096,
+        help="limit of the tokens of an update on each side, with padding; default: %(default)s",
+    )
     parser.add_argument("--updates", type=int, default=10, help="updates in a repeat; default: %(default)s")
-    text = "precision of the computation; bfloat16 means autocast to bfloat16; default: %(default)s"
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=text)
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="precision of the computation; bfloat16 means autocast to bfloat16; default: %(default)s",
+    )
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="device of both systems; default: %(default)s"
     )

@@ -88,8 +88,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", nargs="+", choices=tuple(NUM_UPDATES), default=list(NUM_UPDATES))
     parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=list(MODES))
     parser.add_argument("--updates", type=int, default=100, help="updates of the steady state; default: %(default)s")
-    text = "numbers of processes to measure, each process with one device; default: 1 and the number of devices"
-    parser.add_argument("--processes", type=int, nargs="+", help=text)
+    parser.add_argument(
+        "--processes",
+        type=int,
+        nargs="+",
+        help="numbers of processes to measure, each process with one device; default: 1 and the number of devices",
+    )
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     args, further = parser.parse_known_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():

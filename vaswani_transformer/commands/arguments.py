@@ -43,8 +43,10 @@ def add_text_pairs(command: argparse.ArgumentParser) -> None:
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    text = "name of the source column in .csv, .jsonl, .parquet and Hub datasets; default: the source language"
-    command.add_argument("--source_column", help=text)
+    command.add_argument(
+        "--source_column",
+        help="name of the source column in .csv, .jsonl, .parquet and Hub datasets; default: the source language",
+    )
     command.add_argument("--target_column", help="name of the target column; default: the target language")
 
 
@@ -57,22 +59,38 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding (section 6.1); default: the settings of the model")
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="data type of the weights")
     add_beam_options(decoding)
-    text = "a translation may be at most this many tokens longer than its source"
-    decoding.add_argument("--max_length_offset", type=SEARCH_BOUNDS["max_length_offset"], help=text)
-    ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
     decoding.add_argument(
-        "--ensemble", **ensemble, help="further models, whose probabilities are averaged with those of --model"
+        "--max_length_offset",
+        type=SEARCH_BOUNDS["max_length_offset"],
+        help="a translation may be at most this many tokens longer than its source",
     )
-    text = "translate the sentences of a line one by one; needs sentencex"
-    decoding.add_argument("--split_sentences", action="store_true", help=text)
-    text = "limit of source tokens per batch, with padding; default: 2,000 on a CPU, 8,192 elsewhere"
-    decoding.add_argument("--tokens_per_batch", type=Number(1, 10_000_000), help=text)
+    decoding.add_argument(
+        "--ensemble",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="further models, whose probabilities are averaged with those of --model",
+    )
+    decoding.add_argument(
+        "--split_sentences", action="store_true", help="translate the sentences of a line one by one; needs sentencex"
+    )
+    decoding.add_argument(
+        "--tokens_per_batch",
+        type=Number(1, 10_000_000),
+        help="limit of source tokens per batch, with padding; default: 2,000 on a CPU, 8,192 elsewhere",
+    )
 
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
     command.add_argument("--recipe", help=f"name of a recipe (`vaswani recipes`), or a JSON file; default: {default}")
-    options = {"action": "append", "default": [], "dest": "changes", "metavar": "FIELD=VALUE"}
-    command.add_argument("--set", **options, help="change a field of the recipe (model.dropout=0.3); may be repeated")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="FIELD=VALUE",
+        help="change a field of the recipe (model.dropout=0.3); may be repeated",
+    )
 
 
 def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:

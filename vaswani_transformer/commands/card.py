@@ -14,9 +14,13 @@ from .arguments import check_output, output_path
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
-    options = {"nargs": 2, "action": "append", "default": [], "metavar": ("DATASET", "FILE")}
     command.add_argument(
-        "--score", **options, help="name of a test set, and the file that `evaluate --json` wrote; may be repeated"
+        "--score",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("DATASET", "FILE"),
+        help="name of a test set, and the file that `evaluate --json` wrote; may be repeated",
     )
     command.add_argument("--output", type=output_path, help="file to write; default: RUN/model/README.md")
     facts = command.add_argument_group("facts that are not in the run folder; the card says which are missing")

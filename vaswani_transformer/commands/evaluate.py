@@ -34,8 +34,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     scored.add_argument("--model", help="model folder, run folder or Hub id")
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
     command.add_argument("--test", nargs="+", help="with --model: test set, in a form that `prepare --train` takes")
-    text = "files of reference translations, one per line; with --model, further references beside those of --test"
-    command.add_argument("--references", type=text_path, nargs="+", default=[], help=text)
+    command.add_argument(
+        "--references",
+        type=text_path,
+        nargs="+",
+        default=[],
+        help="files of reference translations, one per line; with --model, further references beside those of --test",
+    )
     command.add_argument("--source_language", help="default: the source language of the model, or en")
     command.add_argument(
         "--target_language", help="language for the paper's BLEU; default: the target language of the model, or de"

@@ -16,8 +16,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="model folder or run folder")
     command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; created if missing")
     command.add_argument("--private", action="store_true", help="make a new repository visible to its owners only")
-    text = "write the files into this new or empty folder, and upload nothing"
-    command.add_argument("--dry_run", type=output_path, metavar="FOLDER", help=text)
+    command.add_argument(
+        "--dry_run",
+        type=output_path,
+        metavar="FOLDER",
+        help="write the files into this new or empty folder, and upload nothing",
+    )
 
 
 def run(args: argparse.Namespace) -> None:

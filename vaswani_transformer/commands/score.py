@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
 
     pairs = read_parallel_files(args.source, args.target)
     model, tokenizer = load_translator(args.model)
-    options = {"tokens_per_batch": args.tokens_per_batch, "length_penalty": args.length_penalty}
-    found = score_pairs(model, tokenizer, pairs, **options)
+    found = score_pairs(
+        model, tokenizer, pairs, tokens_per_batch=args.tokens_per_batch, length_penalty=args.length_penalty
+    )
     for log_prob, length, score in tqdm(found, unit=" sentences", disable=None):
         print(f"{log_prob:.6f}\t{length}\t{score:.6f}")

@@ -51,8 +51,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log"
     )
-    text = "also send the log to this tracker: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate"
-    command.add_argument("--report_to", metavar="TRACKER", help=text)
+    command.add_argument(
+        "--report_to",
+        metavar="TRACKER",
+        help="also send the log to this tracker: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate",
+    )
     command.add_argument("--dev_bleu", action="store_true", help="log BLEU of the development set at each evaluation")
     command.add_argument("--threads", type=Number(1, 1_024), help="CPU threads of each process")
 
