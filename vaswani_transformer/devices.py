@@ -19,9 +19,11 @@ def choose_precision(asked: str | None, device: str) -> str:
     is bf16 on a CUDA device that computes in bf16 (from compute capability 8.0 on), and "no" elsewhere. A launcher's
     "no" does not count, because it is the default of `accelerate launch`.
     """
-    precision = asked or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if asked is None and precision == "no" and device == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
+    if asked is not None:
+        return asked
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision == "no" and device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bf16"
     return precision
 
 

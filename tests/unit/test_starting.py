@@ -12,7 +12,7 @@ import vaswani_transformer
 from vaswani_transformer import cli
 from vaswani_transformer.commands import COMMANDS
 
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+NAMES = list(COMMANDS)
 ANSWER = """
 import sys
 import vaswani_cli

@@ -6,27 +6,10 @@ Slow imports stand inside `run`, so that help and usage errors appear at once. A
 or need each other also has `find_fault`, which returns a message about such a fault, or None.
 """
 
-from . import (
-    align,
-    attention,
-    average,
-    card,
-    check,
-    convert,
-    cost,
-    evaluate,
-    export,
-    heads,
-    parse,
-    prepare,
-    push,
-    recipes,
-    score,
-    train,
-    translate,
-)
+from importlib import import_module
 
-COMMANDS = (  # in the order of the help
-    *(recipes, prepare, train, average, translate, check, score, evaluate, parse, cost),
-    *(attention, heads, align, export, convert, card, push),
+NAMES = (  # in the order of the help
+    "recipes prepare train average translate check score evaluate parse cost "
+    "attention heads align export convert card push"
 )
+COMMANDS = {name: import_module(f".{name}", __name__) for name in NAMES.split()}

@@ -184,7 +184,7 @@ def _export(
     Args:
         inputs: an example of each input.
         shapes: the free dimensions of each input.
-        input_names: the names of all input tensors. The default is the keys of `inputs`.
+        input_names: the names of all input tensors; if empty, the keys of `inputs`.
     """
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # This hides a warning that torchvision is missing.
     with warnings.catch_warnings():
@@ -193,7 +193,7 @@ def _export(
             graph.eval(),
             kwargs=inputs,
             f=path,
-            input_names=input_names or list(inputs),
+            input_names=input_names,
             output_names=output_names,
             dynamic_shapes=shapes,
             dynamo=True,
