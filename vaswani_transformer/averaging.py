@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from .files import write_whole
+from .files import digest_files, write_whole
 from .runs import CARD_FILE, COMPLETE, TOKENIZER_FILES, UPDATE, WEIGHTS, check_checkpoint, read_update
 
 
@@ -31,7 +31,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         weights = load_file(folder / WEIGHTS)
         sizes = {name: tensor.shape for name, tensor in weights.items()}
         sums = sums or {name: tensor.new_zeros(tensor.shape, dtype=torch.float64) for name, tensor in weights.items()}
-        if sizes != {name: total.shape for name, total in sums.items()} or not _have_one_vocabulary(folder, folders[0]):
+        have_one_vocabulary = _digest_vocabulary(folder) == _digest_vocabulary(folders[0])
+        if sizes != {name: total.shape for name, total in sums.items()} or not have_one_vocabulary:
             raise ValueError(
                 f"{folder} has another architecture or vocabulary than {folders[0]}: leave one of them out."
             )
@@ -50,7 +51,6 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         file.write(save(averaged, metadata={"format": "pt"}))
 
 
-def _have_one_vocabulary(folder: Path, other: Path) -> bool:
-    """Return True if the tokenizer files of two models are equal."""
-    files = [(folder / name, other / name) for name in TOKENIZER_FILES if (other / name).exists()]
-    return all(one.exists() and one.read_bytes() == two.read_bytes() for one, two in files)
+def _digest_vocabulary(folder: Path) -> dict[str, str]:
+    """Return the digests of the tokenizer files in `folder`, by their names."""
+    return digest_files(folder, [folder / name for name in TOKENIZER_FILES])

@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> None:
     from ..loading import load_translator
     from ..translation.translator import translate
 
-    lines = read_lines(args.source)
-    pairs = None if args.target is None else read_parallel_files(args.source, args.target)
     model, tokenizer = load_translator(args.model)
-    if pairs is None:
-        sources = list(lines)
+    if args.target is None:
+        sources = list(read_lines(args.source))
         pairs = zip(sources, translate(model, tokenizer, sources), strict=True)
+    else:
+        pairs = read_parallel_files(args.source, args.target)
     tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", disable=None))
     scores = tally.scores()
     print(

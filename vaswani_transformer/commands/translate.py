@@ -10,7 +10,6 @@ they arrive.
 """
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -90,8 +89,8 @@ def run(args: argparse.Namespace) -> None:
         settings["tokens_per_batch"] = translator.tokens_per_batch
         translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
     else:
-        with _open_windows(source) as windows, open_output(output) as file:
-            translate_stream(translator, windows, file, to_lines=to_lines)
+        with open_output(output) as file:
+            translate_stream(translator, _read_windows(source), file, to_lines=to_lines)
     processes.destroy_process_group()
     if aligner is not None and processes.is_main_process:
         _align(aligner, source, output, args.alignments)
@@ -113,15 +112,14 @@ def _is_replaceable(path: Path | None) -> bool:
     return path is not None and (path.is_file() or not path.exists())
 
 
-@contextlib.contextmanager
-def _open_windows(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """Yield an iterator over windows of lines, from the file or pipe `path`, or from standard input if it is None."""
+def _read_windows(path: Path | None) -> Iterator[list[str]]:
+    """Yield windows of lines from the file or pipe `path`, or from standard input if it is None."""
     from ..translation.files import read_file_windows, read_windows
 
     if path is None:
-        yield read_windows(sys.stdin.buffer, name="standard input")
+        yield from read_windows(sys.stdin.buffer, name="standard input")
     elif path.is_file():  # The file may be compressed.
-        yield read_file_windows(path)
+        yield from read_file_windows(path)
     else:
         with path.open("rb") as file:
-            yield read_windows(file, name=str(path))
+            yield from read_windows(file, name=str(path))
