@@ -182,6 +182,7 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings
     ("arguments", "message"),
     [
         (["translate", "--model", "runs/gone"], "runs/gone does not exist; name a model folder"),
+        (["convert", "--from", "marian", "--model", "runs/gone", "--output", "y"], "runs/gone does not exist"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
         (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json"),
         (
