@@ -75,9 +75,11 @@ def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedToken
 
     The columns `source` and `target` hold the sentences, `input_ids` and `labels` their token ids.
     """
-    files = (Path(f"{prefix}.{language}") for language in (args.source_language, args.target_language))
-    sources, targets = zip(*read_parallel_files(*files), strict=True)
-    return Dataset.from_dict({"source": sources, "target": targets}).map(
+    pairs = list(
+        read_parallel_files(Path(f"{prefix}.{args.source_language}"), Path(f"{prefix}.{args.target_language}"))
+    )
+    columns = {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
+    return Dataset.from_dict(columns).map(
         lambda rows: tokenizer(rows["source"], text_target=rows["target"], max_length=args.max_length, truncation=True),
         batched=True,
     )
