@@ -184,7 +184,7 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings
         (["translate", "--model", "runs/gone"], "runs/gone does not exist; name a model folder"),
         (["convert", "--from", "marian", "--model", "runs/gone", "--output", "y"], "runs/gone does not exist"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
-        (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json"),
+        (["average", "--run", "nowhere", "--output", "y"], "nowhere has no recipe.json"),
         (
             ["average", "--run", "nowhere", "--last", "5", "--output", "y"],
             "checkpoints in nowhere: 0, fewer than --last 5",
@@ -281,10 +281,11 @@ def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
     assert (tmp_path / "read").read_text() == "a dog\n"
 
 
-def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(monkeypatch):
+def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise OSError("no connection")
 
+    monkeypatch.chdir(tmp_path)  # A folder "runs" here would change the message.
     monkeypatch.setattr(loading, "hf_hub_download", refuse)
     with pytest.raises(OSError, match="no folder runs/gone, and the Hub gave no model of this name: no connection"):
         loading.load_translator("runs/gone")
