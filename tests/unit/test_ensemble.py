@@ -63,13 +63,13 @@ def test_an_ensemble_of_copies_translates_as_the_model(model, options, is_engine
 
 
 def test_the_order_of_models_does_not_matter(model, other_model):
-    found, mirrored = (
-        first.generate(SOURCE, engine=Ensemble([first, second.build_engine()]), num_return_sequences=2, **WITH_SCORES)
-        for first, second in ((model, other_model), (other_model, model))
-    )
+    options = {"num_return_sequences": 2, **WITH_SCORES}
+    engine = other_model.build_engine()
+    found = model.generate(SOURCE, engine=Ensemble([model, engine]), **options)
+    mirrored = engine.generate(SOURCE, engine=Ensemble([engine, model]), **options)
     assert torch.equal(found.sequences, mirrored.sequences)
     torch.testing.assert_close(found.sequences_scores, mirrored.sequences_scores, rtol=0, atol=1e-5)
-    alone = model.generate(SOURCE, num_return_sequences=2, **WITH_SCORES)
+    alone = model.generate(SOURCE, **options)
     assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
 
 
