@@ -10,7 +10,6 @@ import lzma
 import os
 import tempfile
 import tracemalloc
-from functools import partial
 from pathlib import Path
 
 import datasets
@@ -195,8 +194,14 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.jsonl": b'{"en": "a", "de": "b"}\n['}, r"a\.jsonl, line 2: "),
         ({"a.jsonl": b'{"translation":' * 50_000}, r"a\.jsonl, line 1: "),
         ({"a.jsonl": b"3"}, r"line 1: expected one JSON object per line"),
+        ({"a.json": b'[{"en": "a", "de": "b"}]'}, r"a\.json, line 1: expected one JSON object per line"),
+        ({"a.json": b'[\n {"en": "a", "de": "b"}\n]'}, r"a\.json, line 1: .*Write one JSON object per line"),
+        ({"a.json": b'{"data": [{"en": "a", "de": "b"}]}'}, r"a\.json, line 1: expected one JSON object per line"),
         ({"a.jsonl": b'{"translation": {"en": "a", "cs": "b"}}'}, r"line 1: expected .*columns .*, found .*cs"),
         ({"a.jsonl": b'{"en": "a", "de": null}'}, r"line 1: the value of column 'de' is null"),
+        ({"a.jsonl": b'{"en": "a", "de": "b", "de": "c"}'}, r"line 1: a column occurs twice"),
+        ({"a.csv": b"en,de,de\na,b,c"}, r"line 1: a column occurs twice"),
+        ({"a.csv": b"en;de\na;b"}, r"line 2: .*Separate the columns by commas"),
         ({"a.jsonl": b'{"en": "a", "de": "\\ud83d"}'}, r"line 1: .*\\ud83d"),
         ({"a.tsv": b"", "b.tsv": b""}, r"is no parallel text: expected two plain"),
         ({"a.en": b""}, r"is no parallel text: expected two plain"),
@@ -227,34 +232,13 @@ def test_the_description_of_a_source_depends_on_contents_and_not_on_folders(tmp_
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]
 
 
-# Input that a newcomer may give by mistake
-
-OTHER_FORMS = {
-    "list.json": ('[{"en": "a", "de": "b"}]', "line 1: expected one JSON object per line"),
-    "indented.json": ('[\n {"en": "a", "de": "b"}\n]', "line 1: .*Write one JSON object per line"),
-    "data.json": ('{"data": [{"en": "a", "de": "b"}]}', "line 1: expected one JSON object per line"),
-    "null.jsonl": ('{"en": "a", "de": null}', "line 1: the value of column 'de' is null"),
-    "semicolons.csv": ("en;de\na;b", "line 2: .*Separate the columns by commas"),
-    "twice.csv": ("en,de,de\na,b,c", "line 1: a column occurs twice"),
-}
-
-
-@pytest.mark.parametrize("name", OTHER_FORMS)
-def test_the_error_about_an_unsupported_form_names_file_and_line(tmp_path, name):
-    text, message = OTHER_FORMS[name]
-    (tmp_path / name).write_text(f"{text}\n")
-    with pytest.raises(ValueError, match=f"{name}, {message}"):
-        list(open_parallel([tmp_path / name], ("en", "de")))
-
-
 def test_the_error_about_wrong_parquet_names_the_file(tmp_path):
     cells = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe"))
     for name, columns in (("no_utf_8.parquet", ["en", "de"]), ("twice.parquet", ["en", "en"])):
-        pyarrow.parquet.write_table(
-            pyarrow.Table.from_arrays([cells, pyarrow.array(["b"])], names=columns), tmp_path / name
-        )
+        table = pyarrow.table([cells, pyarrow.array(["b"])], names=columns)
+        pyarrow.parquet.write_table(table, tmp_path / name)
         with pytest.raises(ValueError, match=name):
-            list(open_parallel([tmp_path / name], ("en", "de")))
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +260,9 @@ def test_the_error_about_text_that_is_not_utf_8_says_how_to_convert_it(tmp_path,
 def test_a_name_that_could_mean_a_folder_or_a_hub_dataset_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own" / "set").mkdir(parents=True)
-    for read in (partial(open_parallel, columns=("en", "de")), describe_source):
+    for function in (read, describe_source):
         with pytest.raises(ValueError, match="own/set:default could mean own/set here or a dataset of the Hub"):
-            read(["own/set:default"], split="train")
+            function(["own/set:default"], split="train")
 
 
 def test_a_pipe_is_refused_where_text_is_read_several_times(tmp_path):
