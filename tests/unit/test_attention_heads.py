@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.attention.heads import FEWEST_PLACES, HeadScore, HeadTally, measure_heads
 from vaswani_transformer.attention.maps import MOST_TOKENS, AttentionMaps, collect_attention
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.data.tokenization import train_tokenizer
 
 SOURCE = ["The", "tall", "man", ",", "who", "sees", "the", "dog", "in", "Bonn", ",", "feeds", "the", "cat", ".", "</s>"]
 OUTPUT = ["Der", "Mann", ",", "der", "in", "Bonn", "ist", ",", "füttert", "die", "Katze", ".", "</s>"]
@@ -186,36 +183,22 @@ def pairs():
 
 
 @pytest.fixture(scope="module")
-def tokenizer(pairs):
-    return train_tokenizer([text for pair in pairs for text in pair], vocab_size=400)
+def translator(build_translator, pairs):
+    texts = [text for pair in pairs for text in pair]
+    return build_translator(texts, vocab_size=400, encoder_layers=2, decoder_layers=3)
 
 
-def build_model(tokenizer):
-    torch.manual_seed(0)
-    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3}
-    return VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes)).eval()
-
-
-def test_no_head_of_an_untrained_model_is_named(pairs, tokenizer):
-    scores = measure_heads(build_model(tokenizer), tokenizer, pairs).scores()
-    assert max(score.places for score in scores) > 400
-    assert [score for score in scores if score.is_named] == []
-
-
-def test_head_scores_do_not_depend_on_batches(pairs, tokenizer):
-    model = build_model(tokenizer)
+def test_head_scores_do_not_depend_on_batches(pairs, translator):
     one_by_one = HeadTally()
     for pair in pairs:
-        one_by_one.add(collect_attention(model, tokenizer, *pair))
-    measured = measure_heads(model, tokenizer, iter(pairs))
+        one_by_one.add(collect_attention(*translator, *pair))
+    measured = measure_heads(*translator, iter(pairs))
     for in_batches, alone in zip(measured.scores(), one_by_one.scores(), strict=True):
         assert replace(in_batches, share=0, uniform=0) == replace(alone, share=0, uniform=0)
         assert (in_batches.share, in_batches.uniform) == pytest.approx((alone.share, alone.uniform), abs=1e-5)
 
 
-def test_empty_and_too_long_pairs_are_left_out_and_counted(pairs, tokenizer):
+def test_empty_and_too_long_pairs_are_left_out_and_counted(pairs, translator):
     long = "a " * MOST_TOKENS
-    tally = measure_heads(
-        build_model(tokenizer), tokenizer, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]]
-    )
+    tally = measure_heads(*translator, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]])
     assert (tally.num_sentences, tally.num_left_out) == (3, 4)

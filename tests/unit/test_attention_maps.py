@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.attention import VIEWS
 from vaswani_transformer.attention import maps as attention_maps
 from vaswani_transformer.attention.alignment import find_alignment_head
@@ -20,7 +19,6 @@ from vaswani_transformer.attention.maps import AttentionMaps, collect_attention,
 from vaswani_transformer.attention.page import build_html, head_colours
 from vaswani_transformer.attention.words import CONTINUATION, choose_reader, split_words
 from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer
-from vaswani_transformer.data.tokenization import train_tokenizer
 
 SOURCE = ["The", "law", "will", "<script>alert(1)</script>", "$x$", ".", "</s>"]
 TARGET = ["<s>", "Das", "Gesetz", "wird", "&amp;"]
@@ -48,18 +46,19 @@ def maps():
     )
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(TEXTS, vocab_size=300)
+@pytest.fixture
+def translator(build_translator):
+    return build_translator(TEXTS, vocab_size=300, d_model=12, num_heads=3, encoder_layers=2, decoder_layers=4)
 
 
 @pytest.fixture
-def model(tokenizer):
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=12, d_ff=20, num_heads=3, encoder_layers=2, decoder_layers=4
-    )
-    return VaswaniForConditionalGeneration(config)
+def model(translator):
+    return translator[0]
+
+
+@pytest.fixture
+def tokenizer(translator):
+    return translator[1]
 
 
 # Maps
@@ -129,7 +128,7 @@ def test_a_batch_gives_the_maps_of_single_sentences(model, tokenizer, has_target
 
 
 def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(model, tokenizer, monkeypatch):
-    expected = collect_attention(model.eval(), tokenizer, "The law", "Das Gesetz")
+    expected = collect_attention(model, tokenizer, "The law", "Das Gesetz")
     model.train()
     model.model.encoder.eval()
     actual = collect_attention(model, tokenizer, "The law", "Das Gesetz")
@@ -252,15 +251,14 @@ def test_figure_5_prefers_heads_whose_links_have_no_fixed_distance(tmp_path):
         (
             {"kind": "cross", "layer": 1, "heads": [1, 3], "word": "</s>"},
             "cross_layer2_head2_4_word5",
-            'Encoder-decoder attention, layer 2 of 2, heads 2, 4, from "</s>"',
+            'Encoder-decoder attention, layer 2 of 2, heads 2, 4, from "&lt;/s&gt;"',
         ),
     ],
 )
 def test_kind_layer_heads_and_word_of_a_drawing_can_be_chosen(maps, tmp_path, view, name, title):
     paths = draw_layer(maps, tmp_path, **view)
     assert [path.name for path in paths] == [f"attention_{name}.svg", f"attention_{name}.png"]
-    texts = [element.text for element in ElementTree.parse(paths[0]).iter("{http://www.w3.org/2000/svg}text")]
-    assert title in texts
+    assert f">{title}</text>" in paths[0].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

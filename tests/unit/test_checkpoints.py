@@ -38,6 +38,10 @@ def write_step(folder, step, **options):
     return finish_checkpoint(fill(folder, step, **options))
 
 
+def read_weights(folder):
+    return load_file(folder / "model.safetensors")["weight"]
+
+
 def names(checkpoints):
     return [path.name for path in checkpoints]
 
@@ -171,30 +175,26 @@ def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkey
 
 @pytest.mark.parametrize(("last", "averaged"), [(["--last", "2"], [3, 4]), ([], [2, 3, 4]), (["--last", "5"], None)])
 def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, averaged):
-    weights = {
-        step: load_file(write_step(tmp_path / "checkpoints", step) / "model.safetensors") for step in range(1, 5)
-    }
+    folders = {step: write_step(tmp_path / "checkpoints", step) for step in range(1, 5)}
     (tmp_path / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 3}}')
     status = cli.main(["average", "--run", str(tmp_path), *last, "--output", str(tmp_path / "mean")])
     if averaged is None:
         assert status == 1
         assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
     else:
-        expected = torch.stack([weights[step]["weight"].double() for step in averaged]).mean(0).float()
-        torch.testing.assert_close(load_file(tmp_path / "mean" / "model.safetensors")["weight"], expected)
+        average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
+        assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
 
 
 def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(
-        example, "keep_example", lambda folder: None
-    )  # these folders hold no model that could translate the example
+    # These folders hold no model that could translate the example.
+    monkeypatch.setattr(example, "keep_example", lambda folder: None)
     model = write_step(tmp_path / "checkpoints", 3).rename(tmp_path / "model")
-    folders = [write_step(tmp_path / "checkpoints", step) for step in (7, 1)]
-    folders.append(model)
+    folders = [*(write_step(tmp_path / "checkpoints", step) for step in (7, 1)), model]
     named = ["average", "--checkpoints", *map(str, folders), "--output", str(tmp_path / "mean")]
     assert cli.main(named) == 0
-    expected = sum(load_file(folder / "model.safetensors")["weight"].double() for folder in folders) / 3
-    torch.testing.assert_close(load_file(tmp_path / "mean" / "model.safetensors")["weight"], expected.float())
+    average_checkpoints(folders, tmp_path / "expected")
+    assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
     with pytest.raises(SystemExit):
         cli.main([*named, "--last", "2"])
     assert "--last counts the checkpoints of a --run" in capsys.readouterr().err
@@ -215,9 +215,9 @@ def test_models_with_different_vocabularies_or_shapes_are_not_averaged(tmp_path,
 def test_the_average_is_computed_in_float64_and_cast_once(tmp_path):
     checkpoints = [write_step(tmp_path, step) for step in range(7)]
     average_checkpoints(checkpoints, tmp_path / "mean")
-    weights = [load_file(path / "model.safetensors")["weight"] for path in checkpoints]
-    expected = np.mean([weight.double().numpy() for weight in weights], axis=0).astype(np.float32)
-    assert np.array_equal(load_file(tmp_path / "mean" / "model.safetensors")["weight"].numpy(), expected)
+    weights = [read_weights(path).double().numpy() for path in checkpoints]
+    expected = np.mean(weights, axis=0).astype(np.float32)
+    assert np.array_equal(read_weights(tmp_path / "mean").numpy(), expected)
     # The config is a copy from the last checkpoint.
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["transformers_version"] == "6"
 

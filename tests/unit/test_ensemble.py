@@ -7,7 +7,6 @@ import torch
 
 from vaswani_transformer.translation.ensemble import Ensemble, mean_log_probs
 
-PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
 WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
