@@ -11,19 +11,18 @@ from vaswani_transformer.parsing.trees import parse_trees, strip
 GOLD = "(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))"
 
 
-def one_tree(text):
-    (tree,) = parse_trees([text], name="test")
-    return strip(tree)
+def score(gold, predicted):
+    return compare(*map(strip, parse_trees([gold, predicted], name="test")))
 
 
 def counts(gold, predicted):
     """Return the numbers of matched, gold and predicted brackets."""
-    score = compare(one_tree(gold), one_tree(predicted))
-    return score.matched, score.gold, score.predicted
+    found = score(gold, predicted)
+    return found.matched, found.gold, found.predicted
 
 
 def test_a_tree_matches_itself():
-    assert compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
+    assert score(GOLD, GOLD) == BracketScore(4, 4, 4, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +61,9 @@ def test_punctuation_is_left_out_by_its_tag(tag, num_gold):
 
 
 def test_scores_are_computed_over_the_brackets_of_all_sentences():
-    score = compare(one_tree(GOLD), one_tree("(S (PP (DT The) (NN dog)) (VBZ likes) (NNS cats) (. .))"))
-    assert score == BracketScore(1, 4, 2, 1, 0)
-    total = score + compare(one_tree(GOLD), one_tree(GOLD))
+    imperfect = score(GOLD, "(S (PP (DT The) (NN dog)) (VBZ likes) (NNS cats) (. .))")
+    assert imperfect == BracketScore(1, 4, 2, 1, 0)
+    total = imperfect + score(GOLD, GOLD)
     assert total == BracketScore(5, 8, 6, 2, 1)
     assert (total.recall, total.precision) == (pytest.approx(62.5), pytest.approx(500 / 6))
     assert total.f1 == pytest.approx(2 * 62.5 * (500 / 6) / (62.5 + 500 / 6))
@@ -72,11 +71,10 @@ def test_scores_are_computed_over_the_brackets_of_all_sentences():
 
 
 def test_a_sentence_of_punctuation_alone_is_not_counted():
-    dots = one_tree("(S (. .) (: ...))")
-    score = compare(dots, dots)
-    assert score == BracketScore()
-    assert (score.f1, score.precision, score.recall) == (0, 0, 0)
-    assert compare(dots, dots) + compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
+    dots = "(S (. .) (: ...))"
+    found = score(dots, dots)
+    assert found == BracketScore()
+    assert (found.f1, found.precision, found.recall) == (0, 0, 0)
 
 
 def test_trees_over_different_words_are_refused():

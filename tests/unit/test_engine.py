@@ -446,9 +446,8 @@ def test_an_engine_outlives_its_model_and_refuses_options_that_need_forward(buil
     expected = model.generate(SOURCE)
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
-    for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
-        with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
-            engine.generate(SOURCE, **options)
+    with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
+        engine.generate(SOURCE, **RECORDED)
     with pytest.raises(TypeError, match="save or pickle its model"):
         engine.save_pretrained("nowhere")
     with pytest.raises(TypeError, match="save or pickle its model"):

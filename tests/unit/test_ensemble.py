@@ -106,6 +106,7 @@ def test_an_ensemble_refuses_encoder_outputs(model):
         {"do_sample": True, "num_beams": 1, "num_return_sequences": 2},
         {"prompt_lookup_num_tokens": 3, "num_beams": 1},
         {"use_cache": False},
+        {"cache_implementation": "static"},
         {"output_attentions": True, "return_dict_in_generate": True},
         {"custom_generate": lambda *_, **__: None},
     ],

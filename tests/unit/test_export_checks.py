@@ -30,10 +30,9 @@ def test_the_exported_table_equals_the_positions_of_the_model(build_tiny_model):
 
 @pytest.mark.parametrize(("form", "package"), [("ctranslate2", "ctranslate2"), ("onnx", "onnxscript")])
 def test_the_error_about_a_missing_package_says_how_to_install_it(form, package, tmp_path, capsys, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("vaswani_transformer.export")]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.split(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in list(sys.modules):
+        if name.startswith(("vaswani_transformer.export", package)):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delattr("vaswani_transformer.export", raising=False)
     assert cli.main(["export", "--model", "nowhere", "--format", form, "--output", str(tmp_path / "export")]) == 1
