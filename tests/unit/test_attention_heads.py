@@ -63,9 +63,9 @@ def names(maps, kind):
     return [{s.relation for s in scores if s.head == head and s.is_named} for head in range(num_heads)]
 
 
-def only(tally, relation, kind, head=0):
-    """Return the score of one relation for one head of the first layer."""
-    return next(s for s in tally.scores() if (s.relation, s.kind, s.head) == (relation, kind, head))
+def only(tally, relation, kind):
+    """Return the score of one relation for the first head of the first layer."""
+    return next(s for s in tally.scores() if (s.relation, s.kind) == (relation, kind))
 
 
 # Relations
@@ -96,10 +96,9 @@ def test_each_head_of_the_decoder_is_named_after_its_relation():
         "separator": separators(TARGET, TARGET) & causal,
         "long distance": links_where(TARGET, TARGET, lambda t, s: t - s > 5 and TARGET[s] not in SEPARATORS),
     }
-    rows = [np.where(causal, attend_along(links), 0) for links in heads.values()]
-    rows = [row / row.sum(axis=1, keepdims=True) for row in rows]
-    even = causal / causal.sum(axis=1, keepdims=True)
-    assert names(build_maps(decoder=[even, *rows]), "decoder") == [set(), *({name} for name in heads)]
+    visible = [causal, *(attend_along(links) * causal for links in heads.values())]
+    maps = build_maps(decoder=[weights / weights.sum(axis=1, keepdims=True) for weights in visible])
+    assert names(maps, "decoder") == [set(), *({name} for name in heads)]
 
 
 def test_each_encoder_decoder_head_is_named_after_its_relation():

@@ -26,9 +26,9 @@ OUTPUT = ["Das", "Gesetz", "wird", "&amp;", "</s>"]
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 
 
-def random_rows(*shape, seed=0):
+def random_rows(*shape):
     """Return random attention weights of `shape`. All are positive, and each row sums to 1."""
-    weights = np.random.default_rng(seed).random(shape) ** 4 + 1e-3
+    weights = np.random.default_rng(0).random(shape) ** 4 + 1e-3
     return weights / weights.sum(axis=-1, keepdims=True)
 
 

@@ -79,10 +79,10 @@ def test_a_checkpoint_is_synced_then_marked_then_renamed(tmp_path, file_calls):
     assert sorted(mark["files"]) == ["config.json", "model.safetensors", "training_state/optimizer.bin"]
 
 
-def flip(path, bit=4):
+def flip(path):
     """Flip one bit in the last byte of a file."""
     content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ bit]))
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
 
 
 # The text of the warning after the path of the checkpoint -> the damage. If COMPLETE is missing, the warning ends with

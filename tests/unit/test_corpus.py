@@ -11,6 +11,7 @@ import os
 import tempfile
 import tracemalloc
 from pathlib import Path
+from unittest import mock
 
 import datasets
 import pyarrow
@@ -132,28 +133,19 @@ def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, ne
 
 
 def test_a_hub_dataset_is_loaded_by_split_and_stored_in_the_given_cache(tmp_path, monkeypatch):
-    requests = []
-    cache_folders = []
-    generate = datasets.Dataset.from_generator
-
-    def load(name, config, **options):
-        requests.append((name, config, options["split"]))
-        records = [{"translation": {"en": en, "de": de}} for en, de in PAIRS]
-        return datasets.Dataset.from_list(records).to_iterable_dataset()
-
-    def record(*args, **options):
-        cache_folders.append(options["cache_dir"])
-        return generate(*args, **options)
-
+    records = [{"translation": {"en": en, "de": de}} for en, de in PAIRS]
+    load = mock.Mock(return_value=datasets.Dataset.from_list(records).to_iterable_dataset())
+    generate = mock.Mock(wraps=datasets.Dataset.from_generator)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(datasets.Dataset, "from_generator", record)
+    monkeypatch.setattr(datasets.Dataset, "from_generator", generate)
     with_colon = write_pairs(tmp_path / "a:b.jsonl")
     monkeypatch.chdir(tmp_path)
     assert read(f"../{tmp_path.name}/{with_colon.name}") == PAIRS
     assert read("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
     assert read("wmt/wmt14:de-en") == PAIRS
-    assert requests == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]
-    assert cache_folders == [str(tmp_path)]
+    assert [call.args for call in load.call_args_list] == [("wmt/wmt14", "de-en")] * 2
+    assert [call.kwargs["split"] for call in load.call_args_list] == ["test", "train"]
+    assert [call.kwargs["cache_dir"] for call in generate.call_args_list] == [str(tmp_path)]
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 

@@ -26,8 +26,9 @@ def translator(build_translator):
 
 @pytest.fixture
 def saved(build_translator, tmp_path):
-    build_translator(SENTENCES * 3, folder=tmp_path / "run" / "model")
-    return tmp_path / "run" / "model"
+    folder = tmp_path / "run" / "model"
+    build_translator(SENTENCES * 3, folder=folder)
+    return folder
 
 
 def test_perplexity_agrees_with_teacher_forcing_for_any_batch_size(translator):
