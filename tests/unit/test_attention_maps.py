@@ -51,16 +51,6 @@ def translator(build_translator):
     return build_translator(TEXTS, vocab_size=300, d_model=12, num_heads=3, encoder_layers=2, decoder_layers=4)
 
 
-@pytest.fixture
-def model(translator):
-    return translator[0]
-
-
-@pytest.fixture
-def tokenizer(translator):
-    return translator[1]
-
-
 # Maps
 
 
@@ -87,8 +77,8 @@ def test_merging_sub_words_into_words_sums_over_keys_and_averages_over_queries()
 # Collecting
 
 
-def test_a_given_translation_yields_the_weights_of_every_layer(model, tokenizer):
-    maps = collect_attention(model, tokenizer, "The law", "Das Gesetz wird")
+def test_a_given_translation_yields_the_weights_of_every_layer(translator):
+    maps = collect_attention(*translator, "The law", "Das Gesetz wird")
     source = len(maps.source_tokens)
     target = len(maps.target_tokens)
     assert maps.encoder.shape == (2, 3, source, source)
@@ -104,7 +94,8 @@ def test_a_given_translation_yields_the_weights_of_every_layer(model, tokenizer)
 
 
 @pytest.mark.parametrize("end", [["</s>", "<pad>", "</s>"], []])
-def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer, monkeypatch, end):
+def test_a_translation_ends_with_its_end_token_or_at_its_limit(translator, monkeypatch, end):
+    model, tokenizer = translator
     tokens = ["<s>", *tokenizer.tokenize("Das Gesetz"), *end]
     generated = torch.tensor([tokenizer.convert_tokens_to_ids(tokens)])
     monkeypatch.setattr(model, "generate", lambda **kwargs: generated)
@@ -112,7 +103,8 @@ def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer,
 
 
 @pytest.mark.parametrize("has_targets", [True, False])
-def test_a_batch_gives_the_maps_of_single_sentences(model, tokenizer, has_targets):
+def test_a_batch_gives_the_maps_of_single_sentences(translator, has_targets):
+    model, tokenizer = translator
     model.generation_config.max_length_offset = 3
     sources = ["The law", "The law will never be perfect.", "a"]
     targets = ["Das Gesetz wird", "Das", "nie vollkommen"] if has_targets else [None] * 3
@@ -127,7 +119,8 @@ def test_a_batch_gives_the_maps_of_single_sentences(model, tokenizer, has_target
             np.testing.assert_allclose(in_batch.view(kind)[2], alone.view(kind)[2], atol=1e-6)
 
 
-def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(model, tokenizer, monkeypatch):
+def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(translator, monkeypatch):
+    model, tokenizer = translator
     expected = collect_attention(model, tokenizer, "The law", "Das Gesetz")
     model.train()
     model.model.encoder.eval()
@@ -141,16 +134,16 @@ def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(model,
     assert not model.model.encoder.layers[0].training
 
 
-def test_sub_words_inside_a_word_carry_the_continuation_mark(model, tokenizer):
-    maps = collect_attention(model, tokenizer, "The zebra, gone.", "Das")
+def test_sub_words_inside_a_word_carry_the_continuation_mark(translator):
+    maps = collect_attention(*translator, "The zebra, gone.", "Das")
     pieces = maps.source_tokens
     assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"  # no token joins a space with "z" or "g"
     assert sum(not piece.startswith(CONTINUATION) for piece in pieces) == 6
     assert maps.by_words().source_tokens == ["The", "zebra", ",", "gone", ".", "</s>"]
 
 
-def test_the_bytes_of_a_split_character_and_a_typed_special_token_are_readable(model, tokenizer):
-    maps = collect_attention(model, tokenizer, "你 a\t</s> Ärger", "Das")
+def test_the_bytes_of_a_split_character_and_a_typed_special_token_are_readable(translator):
+    maps = collect_attention(*translator, "你 a\t</s> Ärger", "Das")
     assert "".join(maps.source_tokens[:4]).replace(CONTINUATION, "").replace("␣", "") == r"\xe4\xbd\xa0"
     assert maps.by_words().source_tokens == ["你", "a", "</", "s", ">", "Ärger", "</s>"]
 
@@ -169,7 +162,8 @@ def test_sub_words_of_sentencepiece_and_fairseq_are_joined_into_words():
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(model, tokenizer, side, monkeypatch):
+def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(translator, side, monkeypatch):
+    model, tokenizer = translator
     texts = {"source": "The law", "target": "The law"}
     number = len(tokenizer("The law").input_ids)
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", number)
@@ -346,7 +340,8 @@ def test_self_attention_links_join_different_words(maps):
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 
-def test_the_alignment_head_comes_from_the_model_or_has_the_most_links(model):
+def test_the_alignment_head_comes_from_the_model_or_has_the_most_links(translator):
+    model, _ = translator
     tokens = ["<s>", "b", "a"]
     aligned = np.array([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
     cross = np.full((2, 3, 3, 3), 1 / 3)
@@ -359,8 +354,8 @@ def test_the_alignment_head_comes_from_the_model_or_has_the_most_links(model):
     assert find_alignment_head(model, maps) == (0, 1)
 
 
-def test_the_page_shows_words_and_stores_their_sub_words(model, tokenizer):
-    maps = collect_attention(model, tokenizer, "The zebra", "Das")
+def test_the_page_shows_words_and_stores_their_sub_words(translator):
+    maps = collect_attention(*translator, "The zebra", "Das")
     encoder, *_ = Page(build_html(maps)).kinds
     assert encoder["keys"] == maps.by_words().source_tokens == ["The", "zebra", "</s>"]
     assert encoder["pieces"]["keys"] == maps.source_tokens

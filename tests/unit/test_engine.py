@@ -52,6 +52,11 @@ DTYPES = list(TOLERANCES)
 RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}
 
 
+@pytest.fixture
+def model(build_tiny_model):
+    return build_tiny_model(noise=0.4)
+
+
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: str) -> None:
     """Fail unless two tensors agree within the tolerance of `dtype`."""
     assert (actual - expected).float().norm() <= TOLERANCES[dtype] * expected.float().norm()
@@ -122,15 +127,14 @@ def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, so
 
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
 @pytest.mark.parametrize("num_padded", [0, 4])
-def test_appending_hidden_keys_to_the_source_changes_nothing(build_tiny_model, length, count, num_padded):
+def test_appending_hidden_keys_to_the_source_changes_nothing(model, length, count, num_padded):
     assert engine_steps._count_idle_keys(torch.zeros(2, length, 4)) == count
-    model = build_tiny_model(noise=0.4)
     source = torch.randint(3, 37, (3, length))
     source[0, length - num_padded :] = PAD
     compare(model.build_engine(), model, source=source, num_steps=2)
 
 
-def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
+def test_keys_that_no_beam_continues_are_evicted(model, monkeypatch):
     monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)  # evict keys in this short search, too
     monkeypatch.setattr(engine_steps, "ROOM", 1)  # reserve little memory, so that it grows often
     evict = EngineSteps._evict_keys
@@ -144,7 +148,6 @@ def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
         return kept
 
     monkeypatch.setattr(EngineSteps, "_evict_keys", count)
-    model = build_tiny_model(noise=0.4)
     compare(model.build_engine(), model, prompt=(0, 5, 6), num_steps=36, leaving_at=7)
     assert len(evicted) > 2
     assert min(evicted) > 0
@@ -200,8 +203,7 @@ def test_an_engine_includes_a_merged_adapter_in_every_dtype(build_tiny_model, dt
     compare(engine, merged, dtype=dtype)
 
 
-def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
-    model = build_tiny_model()
+def test_an_engine_may_be_built_and_used_in_inference_mode(model):
     expected = model.generate(SOURCE)
     with torch.inference_mode():
         engine = model.build_engine()
@@ -215,7 +217,7 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
     assert model.lm_head.weight.grad.isfinite().all()
 
 
-def test_a_call_reads_the_embeddings_of_the_model_and_a_built_engine_copies_them(tiny_model, monkeypatch):
+def test_a_call_reads_the_embeddings_of_the_model_and_a_built_engine_copies_them(model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
     keep = Products.keep
     kept = []
@@ -226,17 +228,16 @@ def test_a_call_reads_the_embeddings_of_the_model_and_a_built_engine_copies_them
 
     monkeypatch.setattr(Products, "keep", record)
     for build, is_copy in (
-        (lambda: tiny_model.generate(SOURCE, max_new_tokens=3), False),
-        (tiny_model.build_engine, True),
+        (lambda: model.generate(SOURCE, max_new_tokens=3), False),
+        (model.build_engine, True),
     ):
         kept.clear()
         build()
-        assert (kept[0].data_ptr() != tiny_model.lm_head.weight.data_ptr()) == is_copy
+        assert (kept[0].data_ptr() != model.lm_head.weight.data_ptr()) == is_copy
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_autocast_does_not_change_the_results_of_an_engine(build_tiny_model, dtype):
-    model = build_tiny_model(noise=0.4)
+def test_autocast_does_not_change_the_results_of_an_engine(model, dtype):
     engine = model.build_engine(dtype=dtype)
     expected = model.generate(SOURCE, engine=engine, max_new_tokens=6)
     with torch.autocast("cpu", torch.bfloat16):
@@ -311,8 +312,7 @@ def test_a_model_with_an_obstacle_is_searched_by_its_forward(build_tiny_model, c
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
-def test_global_hooks_autocast_and_other_kernels_are_obstacles(build_tiny_model):
-    model = build_tiny_model()
+def test_global_hooks_autocast_and_other_kernels_are_obstacles(model):
     with torch.autocast("cpu", torch.bfloat16):
         assert find_obstacle(model) == "autocast is enabled"
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
@@ -324,8 +324,7 @@ def test_global_hooks_autocast_and_other_kernels_are_obstacles(build_tiny_model)
     assert "kernel 'flex_attention' does not declare" in find_obstacle(model)
 
 
-def test_logits_that_a_hook_has_seen_are_not_overwritten(build_tiny_model):
-    model = build_tiny_model()
+def test_logits_that_a_hook_has_seen_are_not_overwritten(model):
     seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
@@ -334,15 +333,14 @@ def test_logits_that_a_hook_has_seen_are_not_overwritten(build_tiny_model):
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
-def test_hooks_that_record_attentions_are_no_obstacle(build_tiny_model):
-    model = build_tiny_model()
+def test_hooks_that_record_attentions_are_no_obstacle(model):
     model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
     assert any(module._forward_hooks for module in model.modules())  # transformers does not remove its hooks
     assert find_obstacle(model) is None
 
 
-def test_an_engine_can_sample(build_tiny_model):
-    engine = build_tiny_model(noise=0.4).build_engine(dtype="bfloat16")
+def test_an_engine_can_sample(model):
+    engine = model.build_engine(dtype="bfloat16")
     torch.manual_seed(0)
     options = {"do_sample": True, "num_beams": 1, "max_new_tokens": 4}
     drawn = [engine.generate(SOURCE, **options) for _ in range(4)]
@@ -403,8 +401,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
-def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(build_tiny_model, monkeypatch, old, new):
-    model = build_tiny_model(noise=0.4)
+def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(model, monkeypatch, old, new):
     warnings = []
     assert model.find_engine() is not None
     for module in model.modules():
@@ -418,8 +415,7 @@ def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(buil
         model.build_engine(dtype="bfloat16")
 
 
-def test_a_model_is_compared_with_its_engine_again_after_weights_change(build_tiny_model):
-    model = build_tiny_model(noise=0.4)
+def test_a_model_is_compared_with_its_engine_again_after_weights_change(model):
     residual = model.model.decoder.layers[0].feed_forward_residual
     residual.__class__ = GatedResidual
     residual.gate = nn.Parameter(torch.zeros(1))
@@ -428,8 +424,7 @@ def test_a_model_is_compared_with_its_engine_again_after_weights_change(build_ti
     assert model.find_engine() is None
 
 
-def test_a_memory_error_does_not_count_as_a_difference(build_tiny_model, monkeypatch):
-    model = build_tiny_model()
+def test_a_memory_error_does_not_count_as_a_difference(model, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("vaswani_transformer.engine.engine.Engine", mock.Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
@@ -455,9 +450,9 @@ def test_an_engine_outlives_its_model_and_refuses_options_that_need_forward(buil
 
 
 @pytest.mark.parametrize("dtype", ["int4", "nonsense", torch.int32, 5])
-def test_a_dtype_that_is_not_floating_point_is_refused(tiny_model, dtype):
+def test_a_dtype_that_is_not_floating_point_is_refused(model, dtype):
     with pytest.raises(ValueError, match=f'must be floating-point, such as "bfloat16"; got {dtype!r}'):
-        tiny_model.build_engine(dtype=dtype)
+        model.build_engine(dtype=dtype)
 
 
 # Later versions of PyTorch
@@ -465,8 +460,7 @@ def test_a_dtype_that_is_not_floating_point_is_refused(tiny_model, dtype):
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_engine_works_if_pytorch_lacks_a_private_name(build_tiny_model, monkeypatch, name, dtype):
-    model = build_tiny_model(noise=0.4)
+def test_an_engine_works_if_pytorch_lacks_a_private_name(model, monkeypatch, name, dtype):
     monkeypatch.setitem(PRIVATE_NAMES, name, "not.there")
     assert find_private(name) is None
     compare(model.build_engine(dtype=dtype), model, dtype=dtype)
