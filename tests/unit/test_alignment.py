@@ -20,8 +20,13 @@ PAIRS = [
 ]
 
 
-def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(monkeypatch, build_translator):
-    model, tokenizer = build_translator(["the dog runs ."] * 3)
+@pytest.fixture
+def translator(build_translator):
+    return build_translator(["the dog runs ."] * 3)
+
+
+def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(monkeypatch, translator):
+    model, tokenizer = translator
     weights = np.zeros((2, 1, 3, 3))  # layer 1 keeps weights of 0, so it has no links
     # Rows are target words, and a link is (source word, target word). Target word 2 gives most to source word 2, but
     # this 0.4 is a share of 0.27 in its column. The 0.3 for source word 1 is a share of 0.6, so these two are linked.
@@ -34,18 +39,17 @@ def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(mo
         assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1), (1, 2)}] * 2
 
 
-def test_attention_between_words_does_not_depend_on_the_batch(build_translator):
-    model, tokenizer = build_translator(["the dog runs ."] * 3)
-    together = list(attend_words(model, tokenizer, PAIRS))
+def test_attention_between_words_does_not_depend_on_the_batch(translator):
+    together = list(attend_words(*translator, PAIRS))
     for pair, weights in zip(PAIRS, together, strict=True):
         num_words = [len([word for word in side.replace("\t", " ").split(" ") if word]) for side in pair]
         assert weights.shape[2:] == (num_words[1], num_words[0])
-        (alone,) = attend_words(model, tokenizer, [pair])
+        (alone,) = attend_words(*translator, [pair])
         np.testing.assert_allclose(weights, alone, atol=1e-6)
 
 
-def test_words_beyond_the_limit_have_no_weight_and_a_warning_counts_the_cut_pairs(monkeypatch, build_translator):
-    model, tokenizer = build_translator(["the dog runs ."] * 3)
+def test_words_beyond_the_limit_have_no_weight_and_a_warning_counts_the_cut_pairs(monkeypatch, translator):
+    model, tokenizer = translator
     monkeypatch.setattr(alignment, "MOST_TOKENS", len(tokenizer("the dog").input_ids))
     with pytest.warns(UserWarning, match=r"per side: 1\. Split them"):
         long, short = attend_words(model, tokenizer, [("the dog runs .", "the"), ("the dog", "the")])

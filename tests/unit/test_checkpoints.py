@@ -16,19 +16,16 @@ from vaswani_transformer.training.checkpoints import choose_checkpoint, drop_old
 from vaswani_transformer.translation import example
 
 
-def write_model(folder, *, seed, d_model=4):
-    """Write random weights (3, d_model), and a config that holds `seed` as its version of transformers."""
-    weight = torch.randn(3, d_model, generator=torch.Generator().manual_seed(seed))
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({"weight": weight}, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({"d_model": d_model, "transformers_version": str(seed)}))
+def fill(folder, step, *, is_scheduled=True, d_model=4):
+    """Write all files of a checkpoint except COMPLETE into a folder partial-..., and return the folder.
 
-
-def fill(folder, step, *, is_scheduled=True, **options):
-    """Write all files of a checkpoint except COMPLETE into a folder partial-..., and return the folder."""
+    The weights (3, d_model) are random. The config holds `step` as its version of transformers.
+    """
     partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
-    write_model(partial, seed=step, **options)
-    (partial / "training_state").mkdir()
+    (partial / "training_state").mkdir(parents=True)
+    weight = torch.randn(3, d_model, generator=torch.Generator().manual_seed(step))
+    save_file({"weight": weight}, partial / "model.safetensors")
+    (partial / "config.json").write_text(json.dumps({"transformers_version": str(step)}))
     (partial / "training_state" / "optimizer.bin").write_bytes(b"state")
     return partial
 
