@@ -148,48 +148,19 @@ class SearchOptions:
             raise ValueError(
                 f"max_length={self.max_length} must be larger than the prompt, which has {prompt_length} tokens."
             )
-        limits = torch.full_like(source_lengths, max_tokens or 0)
-        must_end = torch.full_like(limits, self.forced_eos_token_id is not None, dtype=torch.bool)
+        must_end = torch.full_like(source_lengths, self.forced_eos_token_id is not None, dtype=torch.bool)
         if self.max_length_offset is None:
-            return limits, must_end
+            return torch.full_like(source_lengths, max_tokens), must_end
         by_source = source_lengths + self.max_length_offset
         if config.position_embedding_type == "learned":  # the last token is not read, so it needs no position
             by_source = by_source.clamp(max=config.max_position_embeddings - prompt_length + 1)
-        if max_tokens is None:
-            return by_source.clamp(min=1), torch.ones_like(must_end)
-        return torch.minimum(limits, by_source).clamp(min=1), must_end | (by_source <= max_tokens)
+        limits = by_source.clamp(min=1, max=max_tokens)
+        return limits, must_end | (by_source <= limits)
 
     def find_flags(self) -> dict[str, bool]:
         """Return the arguments that make `forward` return the attention weights or hidden states that are asked for."""
         names = ("output_attentions", "output_hidden_states")
         return {name: True for name in names if getattr(self, name) and self.return_dict_in_generate}
-
-    def start(
-        self,
-        prompt: torch.LongTensor,
-        limits: torch.LongTensor,
-        must_end: torch.BoolTensor,
-        *,
-        can_rise: bool,
-        search_class: type[BeamSearch],
-    ) -> BeamSearch:
-        """Return a new search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
-        # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
-        is_exact = self.early_stopping == "never"
-        return search_class(
-            prompt.repeat_interleave(self.num_beams, dim=0),
-            num_beams=self.num_beams,
-            num_kept=self.num_return_sequences if is_exact else self.num_beams,
-            limits=limits,
-            must_end=must_end,
-            length_penalty=self.penalise,
-            early_stopping=True if self.num_beams == 1 else self.early_stopping,
-            eos_token_ids=as_list(self.eos_token_id),
-            pad_token_id=-1 if self.pad_token_id is None else self.pad_token_id,
-            forced_token_ids=as_list(self.forced_eos_token_id),
-            can_rise=can_rise,
-            do_sample=self.do_sample,
-        )
 
     def start_records(self) -> dict[str, tuple]:
         """Return an empty tuple under the name of each output that the steps are to record."""
@@ -390,13 +361,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         _refuse_others(call.config)
         steps, logits, encoded = self._start_steps(call, engine)
         processors, criteria = self._build_rules(call, **rules)
-        hypotheses = call.options.start(
-            call.prompt,
-            call.limits,
-            call.must_end,
-            can_rise=can_raise(processors),
-            search_class=self.search_class,
-        )
+        hypotheses = self._start_search(call, can_rise=can_raise(processors))
         records = call.options.start_records()
         # If decided sentences left the batch, other rows would move. Processors, criteria, records and a cache that the
         # caller sees may depend on the places of the rows.
@@ -420,8 +385,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig | None,
         kwargs: dict,
         *,
-        engine=None,
-        synced_gpus: bool | None = None,
+        engine,
+        synced_gpus: bool | None,
     ) -> Call:
         """Return what a call of `generate` asks for, with all options filled in and the limit of each sentence."""
         given = {name: value for name, value in kwargs.items() if name not in ("labels", "past_key_values", "cache")}
@@ -514,6 +479,26 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
         return processors, criteria
 
+    def _start_search(self, call: Call, *, can_rise: bool) -> BeamSearch:
+        """Return a new search from the prompt of `call`; for `can_rise` see `BeamSearch`."""
+        options = call.options
+        # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
+        is_exact = options.early_stopping == "never"
+        return self.search_class(
+            call.prompt.repeat_interleave(options.num_beams, dim=0),
+            num_beams=options.num_beams,
+            num_kept=options.num_return_sequences if is_exact else options.num_beams,
+            limits=call.limits,
+            must_end=call.must_end,
+            length_penalty=options.penalise,
+            early_stopping=True if options.num_beams == 1 else options.early_stopping,
+            eos_token_ids=as_list(options.eos_token_id),
+            pad_token_id=-1 if options.pad_token_id is None else options.pad_token_id,
+            forced_token_ids=as_list(options.forced_eos_token_id),
+            can_rise=can_rise,
+            do_sample=options.do_sample,
+        )
+
     def _start_steps(self, call: Call, engine) -> tuple[Steps, torch.Tensor, ModelOutput | None]:
         """Return the steps of a search, the first logits (B * b, V), and the output of the encoder.
 
@@ -600,10 +585,9 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
         """Return True if steps with a cache give the same logits as steps without one, for the first sentence."""
-        mask = source.mask if source.mask is None else source.mask[:1]
+        ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
         encoded = source.encoded
         if encoded is None:
-            ids, embeds = (x if x is None else x[:1] for x in (source.ids, source.embeds))
             encoded = self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
@@ -674,9 +658,8 @@ def _pack(
         **records,
     }
     for name in options.find_flags():
-        if encoded is not None:
-            name = name.replace("output", "encoder")
-            output[name] = encoded.get(name.removeprefix("encoder_"))
+        name = name.removeprefix("output_")
+        output[f"encoder_{name}"] = encoded.get(name)
     if options.num_beams == 1:
         return VaswaniGreedyOutput(**output)
     return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
@@ -708,9 +691,9 @@ def _refuse_others(config: GenerationConfig) -> None:
     allowed = {*OF_TRANSFORMERS, *(field.name for field in fields(SearchOptions))}
     defaults = config._get_default_generation_params()
     for name, value in vars(config).items():
-        if name in allowed or name.startswith("_") or value is None or value is False:
+        if name in allowed or name.startswith("_"):
             continue  # an allowed option may be a tensor, which the next line could not compare
-        if value not in (0, OFF.get(name), defaults.get(name)):
+        if value not in (None, 0, OFF.get(name), defaults.get(name)):
             raise ValueError(
                 f"this model's search does not support the given value of {name}: leave it out of the call and of "
                 f"generation_config.json."

@@ -14,7 +14,7 @@ beams, V vocab_size, T tokens so far.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,31 +28,15 @@ from transformers.utils import ModelOutput
 from .layers_vaswani import CACHE
 
 logger = transformers.utils.logging.get_logger(__name__)
-Length = int | torch.Tensor
 
 ROOM = 16  # number of tokens by which a full history is enlarged
 
 
-class LengthPenalty(NamedTuple):
-    """lp(Y) = base^alpha.
-
-    Attributes:
-        base: the formula of the base, for messages.
-        of: the function |Y| -> base. If its values fell with growing |Y|, the bound of `BeamSearch` would not be exact.
-    """
-
-    base: str
-    of: Callable[[Length], Length]
-
-    def __call__(self, length: Length, alpha: float) -> float | torch.Tensor:
-        """Return lp(Y) for a hypothesis of `length` tokens."""
-        # A float, because an integer tensor overflows with an integer exponent, and refuses a negative one.
-        return self.of(length) ** float(alpha)
-
-
+# Functions (|Y|, alpha) -> lp(Y). If the base fell with growing |Y|, the bound of `BeamSearch` would not be exact.
+# alpha is made a float, because an integer tensor overflows with an integer exponent, and refuses a negative one.
 LENGTH_PENALTIES = {
-    "gnmt": LengthPenalty("((5 + tokens) / 6)", lambda length: (5 + length) / 6),  # Wu et al. 2016, equation 14
-    "power": LengthPenalty("tokens", lambda length: length),  # as in transformers' beam search
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** float(alpha),  # Wu et al. 2016, equation 14
+    "power": lambda length, alpha: length ** float(alpha),  # as in transformers' beam search
 }
 
 
@@ -86,7 +70,7 @@ class BeamSearch:
         num_kept: int,
         limits: torch.Tensor,
         must_end: torch.Tensor,
-        length_penalty: Callable[[Length], float | torch.Tensor],
+        length_penalty: Callable[[int | torch.Tensor], float | torch.Tensor],
         early_stopping: bool | str,
         eos_token_ids: list[int],
         pad_token_id: int,
@@ -101,7 +85,6 @@ class BeamSearch:
         self.must_end = must_end
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
-        self.eos_token_ids = eos_token_ids
         self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
         self.is_forced = bool(forced_token_ids)
         self.can_rise = can_rise
@@ -134,14 +117,20 @@ class BeamSearch:
         return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """Return `log_probs` (L * b, V) of the next token, with -inf at tokens that are not allowed.
+        """Return `log_probs` (L * b, V) of the next token, with -inf at all tokens but the last tokens at a limit.
 
-        A forced end token gets log P 0. So the recorded scores of all steps add up to log P of the hypothesis.
+        The last tokens keep their log P. If these are all -inf, the row does not change. A forced end token gets log P
+        0 instead. So the recorded scores of all steps add up to log P of the hypothesis.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs
         must_end = ((self.limits == self.length + 1) & self.must_end).repeat_interleave(self.num_beams)
-        return only_end(log_probs, must_end, self.last_tokens, self.is_forced)
+        last_scores = log_probs.index_select(1, self.last_tokens)
+        if self.is_forced:
+            last_scores = torch.zeros_like(last_scores)
+        must_end = must_end & (last_scores > -torch.inf).any(dim=-1)
+        ending = torch.full_like(log_probs, -torch.inf).index_copy_(1, self.last_tokens, last_scores)
+        return torch.where(must_end[:, None], ending, log_probs)
 
     def advance(
         self,
@@ -202,7 +191,7 @@ class BeamSearch:
         scores = scores[:, :count].flatten()
         tokens, parents = history[:, :, :count].flatten(1, 2)
         parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
-        longest = int((parents >= 0).sum(dim=-1).max()) if parents.numel() else 0
+        longest = int((parents >= 0).sum(dim=-1).max())
         parents = parents[:, :longest]
         is_behind_end = parents < 0
         new_tokens = tokens[:, self.prompt_length :][:, :longest].masked_fill(is_behind_end, self.pad_token_id)
@@ -225,8 +214,7 @@ class BeamSearch:
         """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
         vocab_size = log_probs.shape[-1]
         # At least b of these candidates stay open: a beam has only one continuation for each end token.
-        count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
-        count = 1 if self.num_beams == 1 else count
+        count = 1 if self.num_beams == 1 else self.num_beams * min(max(2, 1 + len(self.end_tokens)), vocab_size)
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
             return self.best_sums(log_probs, count)
@@ -292,22 +280,6 @@ class BeamSearch:
 def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return the hypotheses `index` (L, n) of `history` (2, L, b, T), as (2, L, n, T)."""
     return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
-
-
-def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: torch.Tensor, is_forced: bool) -> torch.Tensor:
-    """Return `scores` (rows, V) with -inf at all tokens but `last_tokens` (n,), in the rows that must end.
-
-    The last tokens keep their scores. If these are all -inf, the row does not change. If `is_forced`, the last tokens
-    get the score 0 instead.
-    """
-    if not len(last_tokens):
-        return scores
-    last_scores = scores.index_select(1, last_tokens)
-    ending = torch.full_like(scores, -torch.inf).index_copy_(
-        1, last_tokens, torch.zeros_like(last_scores) if is_forced else last_scores
-    )
-    ends = must_end if is_forced else must_end & (last_scores > -torch.inf).any(dim=-1)
-    return torch.where(ends[:, None], ending, scores)
 
 
 class Steps(Protocol):
