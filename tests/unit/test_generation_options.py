@@ -382,7 +382,7 @@ def test_options_without_effect_give_no_warning(build_tiny_model, tmp_path, monk
 
 
 def test_steps_record_only_what_is_returned():
-    options = SearchOptions(eos_token_id=END, pad_token_id=PAD, decoder_start_token_id=0, output_scores=True)
+    options = SearchOptions(eos_token_id=END, pad_token_id=PAD, output_scores=True)
     assert options.start_records() == {}
     assert replace(options, return_dict_in_generate=True).start_records() == {"scores": ()}
 

@@ -118,7 +118,7 @@ class VaswaniConfig(PreTrainedConfig):
         layers = ("encoder_layers", "decoder_layers")
         widths = ("d_model", "d_ff", "num_heads", "d_k", "d_v")
         for name in ("vocab_size", *widths, *layers, "max_position_embeddings"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
+            if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name in layers:
             if getattr(self, name) > MOST_LAYERS:

@@ -43,7 +43,7 @@ TokenIds = int | list[int] | torch.Tensor | None
 # do not concern a search. Our search supports these and the fields of `SearchOptions`. It refuses every other option,
 # unless that option is off.
 OF_TRANSFORMERS = """
-    min_length min_new_tokens max_time stop_strings forced_bos_token_id bos_token_id
+    min_length min_new_tokens max_time stop_strings forced_bos_token_id bos_token_id decoder_start_token_id
     repetition_penalty encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
     bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias remove_invalid_values
     exponential_decay_length_penalty renormalize_logits
@@ -72,7 +72,7 @@ class SearchOptions:
         early_stopping: "never" ends the search of a sentence when no open hypothesis can still win, which is exact.
             False and True are heuristics of transformers, see `BeamSearch`. Greedy search ends at its first </s>.
         do_sample: draw the next tokens of the beams at random.
-        eos_token_id, pad_token_id, decoder_start_token_id: the tokens that end, fill and begin a translation.
+        eos_token_id, pad_token_id: the tokens that end and fill a translation.
         forced_eos_token_id: the token that ends a hypothesis at its limit, with probability 1.
         return_dict_in_generate: return an object with all outputs instead of the tokens alone.
         output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this object.
@@ -92,7 +92,6 @@ class SearchOptions:
     do_sample: bool = False
     eos_token_id: TokenIds = None
     pad_token_id: int | None = None
-    decoder_start_token_id: TokenIds = None
     forced_eos_token_id: TokenIds = None
     return_dict_in_generate: bool = False
     output_scores: bool = False

@@ -224,8 +224,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         self._refuse_unknown(kwargs)
         past_key_values = choose_cache(past_key_values, cache)
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+            past_key_values = DynamicCache(config=self.config)
+        if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
@@ -348,12 +348,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         self.post_init()
         self.generation_config = build_generation_config(config)
 
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        self.lm_head = new_embeddings
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
 
@@ -376,9 +370,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
         # A loss by slices reads the weights alone, and would bypass an adapter or a hook of the head.
-        is_plain = not (
-            type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
-        )
+        has_hooks = head._forward_hooks or head._forward_pre_hooks
+        is_plain = type(head) is nn.Linear and not has_hooks and "forward" not in vars(head)
         if logits is None and is_plain and self.sum_loss_by_slices is not None:
             return self.sum_loss_by_slices(
                 hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing
@@ -472,13 +465,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             loss=loss,
             nll_loss=nll_loss,
             logits=logits,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            **{CACHE: outputs.get(CACHE)},
+            **{name: value for name, value in outputs.items() if name != "last_hidden_state"},
         )
 
 
