@@ -16,7 +16,6 @@ from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import to_marian
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.loading import load_translator
-from vaswani_transformer.model.configuration_vaswani import POSITION_EMBEDDING_TYPES
 from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES
 
 FEW = settings(max_examples=12, phases=[Phase.generate])
@@ -46,7 +45,7 @@ search_options = {
 model_options = {
     "dropout": probabilities,
     "activation_function": st.sampled_from(["relu", "gelu", "silu", "swish", "tanh"]),
-    "position_embedding_type": st.sampled_from(POSITION_EMBEDDING_TYPES),
+    "position_embedding_type": st.sampled_from(["sinusoidal", "learned"]),
     "attention_window": st.integers(1, 9),
     "tie_word_embeddings": st.booleans(),
     "use_cache": st.booleans(),

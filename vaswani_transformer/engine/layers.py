@@ -49,9 +49,8 @@ class FeedForwardProducts:
         module = layer.feed_forward
         is_relu = type(module.activation) is nn.ReLU
         self.fc1, self.fc2 = products.one(module.fc1, relu=is_relu), products.one(module.fc2)
-        self.activation = None if is_relu else module.activation
-        if not is_relu:  # Some activations have weights.
-            self.activation = copy.deepcopy(module.activation).to(products.dtype)
+        # A copy, because some activations have weights.
+        self.activation = None if is_relu else copy.deepcopy(module.activation).to(products.dtype)
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

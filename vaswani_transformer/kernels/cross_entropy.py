@@ -4,16 +4,15 @@
 
 Loss and gradient of a token need its logits only once. So the code below computes logits, loss and gradient for a slice
 of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain formula would store three matrices of
-3.7 GB. Only `torch.compile` gets the plain formula with one matrix of logits, because it fuses the operations itself.
+3.7 GB.
 """
 
 import contextlib
 
 import torch
-from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ..model.loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
+from ..model.loss_vaswani import IGNORE_INDEX
 
 LOGITS_PER_SLICE = 2**28  # enough to keep a GPU busy
 # On a CPU, smaller slices are slow, and larger slices need too much memory.
@@ -41,26 +40,22 @@ def sum_loss_by_slices(
     Returns:
         Two scalars, see `sum_label_smoothed_loss`.
     """
-    real = labels != IGNORE_INDEX
-    if not torch.compiler.is_compiling():
-        if labels.device.type == "cpu":
-            hidden_states = hidden_states[real]
-            labels = labels[real]
-        # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
-        kind = labels.device.type
-        dtype = hidden_states.dtype
-        without_autocast = contextlib.nullcontext()
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(kind)
-            # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
-            without_autocast = torch.autocast(kind, enabled=False)
-        with without_autocast:
-            return _SlicedCrossEntropy.apply(
-                hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
-            )
-    # Padding stays for the compiler, too. Selecting rows would make the shapes depend on the data.
-    logits = nn.functional.linear(hidden_states, weight, bias)
-    return sum_label_smoothed_loss(logits, labels, label_smoothing=label_smoothing)
+    if labels.device.type == "cpu":
+        real = labels != IGNORE_INDEX
+        hidden_states = hidden_states[real]
+        labels = labels[real]
+    # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
+    kind = labels.device.type
+    dtype = hidden_states.dtype
+    without_autocast = contextlib.nullcontext()
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(kind)
+        # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
+        without_autocast = torch.autocast(kind, enabled=False)
+    with without_autocast:
+        return _SlicedCrossEntropy.apply(
+            hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
+        )
 
 
 class _SlicedCrossEntropy(torch.autograd.Function):

@@ -9,12 +9,10 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 # With these values of `attn_implementation` a model can return attention weights: transformers then builds masks that
 # `eager_attention` can read.
 WEIGHT_KERNELS = ("eager", "sdpa")
 MOST_LAYERS = 1_000  # for each stack; the number in a damaged config.json could fill the memory
-POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
 @strict
@@ -111,7 +109,6 @@ class VaswaniConfig(PreTrainedConfig):
         self._check_sizes()
         self._check_numbers()
         self._check_names()
-        self._check_positions()
         super().__post_init__(**kwargs)
 
     def _check_sizes(self) -> None:
@@ -128,6 +125,11 @@ class VaswaniConfig(PreTrainedConfig):
                 f"attention_window counts positions and must be at least 1, got {self.attention_window}. "
                 f"Set it to None for full attention."
             )
+        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
+            raise ValueError(
+                f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "
+                f"pairs (section 3.5). Make d_model even or use learned positions."
+            )
 
     def _check_numbers(self) -> None:
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
@@ -139,19 +141,12 @@ class VaswaniConfig(PreTrainedConfig):
     def _check_names(self) -> None:
         choices = {
             "activation_function": tuple(ACT2FN),
-            "position_embedding_type": POSITION_EMBEDDING_TYPES,
-            "position_layout": POSITION_LAYOUTS,
+            "position_embedding_type": ("sinusoidal", "learned"),
+            "position_layout": ("interleaved", "concatenated", "fairseq"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
-
-    def _check_positions(self) -> None:
-        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
-            raise ValueError(
-                f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "
-                f"pairs (section 3.5). Make d_model even or use learned positions."
-            )
 
 
 # `save_pretrained` copies the code of a registered class, so that a saved model loads without the package.

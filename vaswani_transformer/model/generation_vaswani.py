@@ -747,7 +747,7 @@ def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences:
         raise ValueError("decoder_input_ids must be padded on the left: new words follow the last token of each row.")
     if (prompt[:, :1] != start).all():
         prompt = torch.cat([start, prompt], dim=1)
-        mask = None if mask is None else torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)
+        mask = None if mask is None else torch.nn.functional.pad(mask, (1, 0), value=1)
     if mask is not None:
         model_kwargs["decoder_attention_mask"] = mask
     return prompt

@@ -351,14 +351,15 @@ class PositionEncoding(nn.Module):
         Raises:
             ValueError: if the sequence is longer than the table of learned positions.
         """
+        end = start + length
         if mask is None or mask.dim() != 2:
-            return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
+            return self._encode(torch.arange(length, device=device) + start, end)[None]
         positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
         if isinstance(start, int):
             # Compute each encoding once, then look it up for each sentence: a lookup is faster than sines.
-            table = self._encode(torch.arange(start + length, device=device), end=start + length)
+            table = self._encode(torch.arange(end, device=device), end)
             return nn.functional.embedding(positions, table)
-        return self._encode(positions, end=start + length)
+        return self._encode(positions, end)
 
     def _encode(self, positions: torch.Tensor, end: int | torch.Tensor) -> torch.Tensor:
         config = self.config

@@ -372,7 +372,9 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         # A loss by slices reads the weights alone, and would bypass an adapter or a hook of the head.
         has_hooks = head._forward_hooks or head._forward_pre_hooks
         is_plain = type(head) is nn.Linear and not has_hooks and "forward" not in vars(head)
-        if logits is None and is_plain and self.sum_loss_by_slices is not None:
+        # The compiler gets the plain formula: it fuses the operations itself, and stores one matrix of logits.
+        can_slice = self.sum_loss_by_slices is not None and not torch.compiler.is_compiling()
+        if logits is None and is_plain and can_slice:
             return self.sum_loss_by_slices(
                 hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing
             )

@@ -499,7 +499,7 @@ class ForwardSteps:
             self.cache.self_attention_cache.reorder_cache(rows)
         mask = self.rows["decoder_attention_mask"]
         if mask is not None:
-            self.rows["decoder_attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+            self.rows["decoder_attention_mask"] = nn.functional.pad(mask, (0, 1), value=1)
         if staying is None:
             return
         self.rows = {name: None if x is None else x[rows] for name, x in self.rows.items()}

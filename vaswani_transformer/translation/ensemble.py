@@ -32,7 +32,7 @@ class Ensemble:
         # The shortest table of learned positions limits the length for all models.
         self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-            ours, *theirs = (getattr(member.config, name) for member in members)
+            ours, *theirs = (getattr(config, name) for config in configs)
             if any(value != ours for value in theirs):
                 raise ValueError(
                     f"models of an ensemble must share one vocabulary: {name} is {ours} in the first model and "
