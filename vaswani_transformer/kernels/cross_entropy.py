@@ -65,7 +65,6 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype):
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         accumulate = torch.promote_types(dtype, torch.float32)
-        ctx.dtypes = (hidden_states.dtype, weight.dtype, None if bias is None else bias.dtype)
         hidden_states = hidden_states.to(dtype)
         weight = weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
@@ -129,8 +128,9 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad_loss, _):
         grads = [
             # The product is in the dtype of the loss, because the scale of the loss may overflow in half precision.
-            None if gradient is None else (gradient.to(grad_loss.dtype) * grad_loss).to(dtype)
-            for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+            # Autograd then casts it to the dtype of the input.
+            None if gradient is None else gradient.to(grad_loss.dtype) * grad_loss
+            for gradient in ctx.gradients
         ]
         return (*grads, None, None, None)
 

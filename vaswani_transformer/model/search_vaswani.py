@@ -88,13 +88,12 @@ class BeamSearch:
         self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
         self.is_forced = bool(forced_token_ids)
         self.can_rise = can_rise
-        self.last_tokens = torch.tensor(list(forced_token_ids or eos_token_ids), dtype=torch.long, device=device)
+        self.last_tokens = torch.tensor(forced_token_ids or eos_token_ids, dtype=torch.long, device=device)
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
         # The lengths at which some sentence has its limit, and those at which some sentence must end with an end token.
-        limits_on_host = self.limits.tolist()
-        self.limit_lengths = set(limits_on_host)
-        self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
+        self.limit_lengths = set(self.limits.tolist())
+        self.end_lengths = set(self.limits[must_end].tolist())
 
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) the indices of these sentences in the batch

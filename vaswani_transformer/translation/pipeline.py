@@ -88,10 +88,8 @@ def pipeline(
 
     Raises:
         FileNotFoundError: if `model` is a path that does not exist, and no Hub id.
-        ValueError: if no `model` is given.
+        ValueError: if no `model` is given for a translation.
     """
-    if model is None:
-        raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
     if isinstance(model, str | Path):
         path = Path(model)
         if path.is_dir():
