@@ -388,9 +388,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         synced_gpus: bool | None,
     ) -> Call:
         """Return what a call of `generate` asks for, with all options filled in and the limit of each sentence."""
-        given = {name: value for name, value in kwargs.items() if name not in ("labels", "past_key_values", "cache")}
-        if not kwargs.keys().isdisjoint(("past_key_values", "cache")):
-            given[CACHE] = choose_cache(kwargs.get("past_key_values"), kwargs.get("cache"))
+        cache = choose_cache(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
+        given = kwargs if cache is None else kwargs | {CACHE: cache}
+        given.pop("labels", None)
         options, config, model_kwargs = self.resolve_options(generation_config, given)
         source = _take_source(inputs, model_kwargs, self.config, self.device)
         device = source.states.device
@@ -590,7 +590,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             encoded = self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
-        if steps.cache is not None and not steps.is_checked:
+        if not steps.is_checked:
             steps(prompt[:1])
             steps(torch.cat([prompt[:1], prompt[:1, -1:]], dim=1))
         return steps.cache is not None
@@ -722,7 +722,7 @@ def _take_source(
         raise ValueError("there is no sentence to translate: give input_ids of at least one sentence.")
     if mask is None and ids is not None:
         mask = build_padding_mask(ids, config)
-    lengths = torch.ones(states.shape[:2], dtype=torch.long, device=states.device) if mask is None else mask
+    lengths = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask
     return Source(ids, embeds, encoded, states, mask, lengths.sum(dim=-1))
 
 

@@ -86,7 +86,7 @@ def _hidden_positions(
         # With "sdpa", transformers builds no mask that is only causal, because PyTorch's kernel has an argument for it.
         # Such a call comes here if attention weights are asked for.
         offset = key_length - query_length
-        return torch.ones(query_length, key_length, dtype=torch.bool, device=scores.device).triu(offset + 1)
+        return scores.new_ones(query_length, key_length, dtype=torch.bool).triu(offset + 1)
     return None
 
 

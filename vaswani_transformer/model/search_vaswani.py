@@ -79,16 +79,16 @@ class BeamSearch:
         do_sample: bool = False,
     ):
         device = prompt.device
-        num_sentences, self.prompt_length = prompt.shape[0] // num_beams, prompt.shape[1]
+        num_sentences, self.prompt_length = len(limits), prompt.shape[1]
         self.num_beams = num_beams
         self.limits = limits.clamp(min=1)
         self.must_end = must_end
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
-        self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
+        self.end_tokens = prompt.new_tensor(eos_token_ids)
         self.is_forced = bool(forced_token_ids)
         self.can_rise = can_rise
-        self.last_tokens = torch.tensor(forced_token_ids or eos_token_ids, dtype=torch.long, device=device)
+        self.last_tokens = prompt.new_tensor(forced_token_ids or eos_token_ids)
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
         # The lengths at which some sentence has its limit, and those at which some sentence must end with an end token.
@@ -97,7 +97,7 @@ class BeamSearch:
 
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) the indices of these sentences in the batch
-        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) decided, not yet evicted
+        self.done = torch.zeros_like(must_end)  # (L,) decided, not yet evicted
         # (2, L, b, T and unused room): the tokens, and the beam that each token extends; -1 in the prompt and after the
         # end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
@@ -347,7 +347,7 @@ def run_search(
         all_done = search.length == last_limit or all(done)
         staying = search.find_staying(done) if may_evict and not all_done else None
         if staying is not None:
-            staying = torch.tensor(staying, device=beams.device)
+            staying = beams.new_tensor(staying)
             search.evict(staying)
         steps.reorder(beams, staying)
 
