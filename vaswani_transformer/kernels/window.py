@@ -66,7 +66,8 @@ def window_attention(
     back, ahead = (min(reach, num_queries - 1) for reach in window_reach(module.window, is_causal=module.is_causal))
     size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C. Strips of shorter blocks would overlap more.
     num_blocks = -(-num_queries // size)
-    mask = _build_mask(attention_mask, back, ahead, size, num_queries, device=query.device)
+    visible = query.new_ones(1, num_queries, dtype=torch.bool) if attention_mask is None else attention_mask
+    mask = _build_mask(visible, back, ahead, size)
     query = nn.functional.pad(query.transpose(1, 2), (0, 0, 0, 0, 0, num_blocks * size - num_queries))
     query = query.unflatten(1, (num_blocks, size)).transpose(2, 3)  # (B, N, H, C, K)
     key, value = (_cut_strips(x, back, ahead, size) for x in (key, value))  # (B, N, H, W, K)
@@ -99,20 +100,16 @@ def window_mask(
     return sdpa_mask(*args, q_length=q_length, kv_length=kv_length, **options)
 
 
-def _build_mask(
-    visible: torch.Tensor | None, back: int, ahead: int, size: int, num_queries: int, *, device: torch.device
-) -> torch.Tensor:
+def _build_mask(visible: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:
     """Return a mask (1 or B, N, C, W), True where a query of a block sees a key of its strip.
 
     Args:
-        visible: (B, T), False at padding, or None if there is no padding.
+        visible: (1 or B, T), False at padding.
         back: how many positions before it a query sees.
         ahead: how many positions after it a query sees.
         size: the number C of queries in a block.
-        num_queries: T.
     """
-    if visible is None:
-        visible = torch.ones(1, num_queries, dtype=torch.bool, device=device)
+    device = visible.device
     exists = _cut_strips(visible[:, None, :, None], back, ahead, size)[:, :, 0, :, 0]  # (B, N, W)
     # Key j of a strip lies `back` positions before query j of the block.
     distance = torch.arange(size + back + ahead, device=device) - torch.arange(size, device=device)[:, None]

@@ -40,13 +40,6 @@ from .layers_vaswani import (
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 from .pipeline_vaswani import custom_pipelines
 
-AUTO_MAP = {
-    "AutoConfig": "configuration_vaswani.VaswaniConfig",
-    "AutoModel": "modeling_vaswani.VaswaniModel",
-    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
-}
-
-
 # The keyword arguments that each `forward` accepts beside its named parameters. `use_cache` and `logits_to_keep` do not
 # concern the encoder, but transformers passes them to it.
 KNOWN_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"})
@@ -100,7 +93,11 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does. The config names the classes that `trust_remote_code=True` loads."""
         if type(self).__module__ == __name__:  # A variation names its own file, which transformers saves.
-            self.config.auto_map = dict(AUTO_MAP)
+            self.config.auto_map = {
+                "AutoConfig": "configuration_vaswani.VaswaniConfig",
+                "AutoModel": "modeling_vaswani.VaswaniModel",
+                "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
+            }
         if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines(*vars(self.config).get("task_specific_params") or ())
         super().save_pretrained(*args, **kwargs)
