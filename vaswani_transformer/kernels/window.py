@@ -61,8 +61,9 @@ def window_attention(
     num_rows, _, num_queries, _ = query.shape
     is_padding_mask = attention_mask is None or attention_mask.dim() == 2
     if module.window is None or num_queries != key.shape[2] or not is_padding_mask:
-        options = kwargs | {"scaling": scaling, "dropout": dropout}
-        return half_precision_attention(module, query, key, value, attention_mask, **options)
+        return half_precision_attention(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
     back, ahead = (min(reach, num_queries - 1) for reach in window_reach(module.window, is_causal=module.is_causal))
     size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C. Strips of shorter blocks would overlap more.
     num_blocks = -(-num_queries // size)
@@ -96,8 +97,14 @@ def window_mask(
     is_windowed = mask_function is not bidirectional_mask_function
     if is_windowed and q_length == kv_length and kv_length > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
         return attention_mask
-    options = kwargs | {"mask_function": mask_function, "attention_mask": attention_mask}
-    return sdpa_mask(*args, q_length=q_length, kv_length=kv_length, **options)
+    return sdpa_mask(
+        *args,
+        q_length=q_length,
+        kv_length=kv_length,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        **kwargs,
+    )
 
 
 def _build_mask(visible: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:

@@ -146,12 +146,13 @@ class MultiHeadAttention(nn.Module):
         """Return keys and values, each (B, H, S, K), including those in the cache."""
         is_cross, cache = key_value_states is not None, past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
-            if is_cross and past_key_values.is_updated.get(self.layer_idx):
-                # The output of the encoder does not change while decoding: reuse the projection of the first step.
-                layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
-                return layer.keys, layer.values
-            cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
+            cache = past_key_values.self_attention_cache
             if is_cross:
+                cache = past_key_values.cross_attention_cache
+                if past_key_values.is_updated.get(self.layer_idx):
+                    # The output of the encoder does not change while decoding: reuse the projection of the first step.
+                    layer = cache.layers[self.layer_idx]
+                    return layer.keys, layer.values
                 past_key_values.is_updated[self.layer_idx] = True
         source = key_value_states if is_cross else hidden_states
         k, v = (split_heads(project(source), self.num_heads) for project in (self.k_proj, self.v_proj))

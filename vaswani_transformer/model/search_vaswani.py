@@ -328,20 +328,20 @@ def run_search(
             continue
         raw_logits = logits.clone() if "logits" in records else None
         if search.num_beams == 1:
-            scores = logits if processors is None else processors(search.flat_tokens, logits)
+            scores = processors(search.flat_tokens, logits) if processors else logits
             log_probs = search.restrict(scores.log_softmax(dim=-1))
-            if processors is not None:  # where processors forbid all tokens, the softmax is NaN
+            if processors:  # where processors forbid all tokens, the softmax is NaN
                 log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
             scores = search.restrict(scores) if "scores" in records else None
         else:
             # The result overwrites the logits, because the allocation of new memory would take longer.
             log_probs = torch.log_softmax(logits, dim=-1, out=logits)
-            log_probs = log_probs if processors is None else processors(search.flat_tokens, log_probs)
+            log_probs = processors(search.flat_tokens, log_probs) if processors else log_probs
             scores = log_probs = search.restrict(log_probs)
         values = {"scores": scores, "logits": raw_logits}
         for name in records:
             records[name] += (values[name] if name in values else getattr(steps.outputs, name),)
-        stops = None if criteria is None else (lambda tokens: criteria(tokens, records.get("scores")))
+        stops = (lambda tokens: criteria(tokens, records.get("scores"))) if criteria else None
         beams = search.advance(log_probs, stops)
         done = search.done.tolist()
         all_done = search.length == last_limit or all(done)
