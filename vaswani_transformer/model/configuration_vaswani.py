@@ -98,14 +98,15 @@ class VaswaniConfig(PreTrainedConfig):
         for alias, name in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, name, kwargs.pop(alias))
-        if self.num_heads > 0 and (self.d_k is None or self.d_v is None):
+        for name in ("d_k", "d_v"):
+            if getattr(self, name) is not None or self.num_heads < 1:
+                continue
             if self.d_model % self.num_heads:
                 raise ValueError(
                     f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads}): every head has "
                     f"d_model / num_heads features (section 3.2.2). Change d_model or num_heads, or set d_k and d_v."
                 )
-            self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
-            self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
+            setattr(self, name, self.d_model // self.num_heads)
         self._check_sizes()
         self._check_numbers()
         self._check_names()
