@@ -33,4 +33,5 @@ def test_loss_and_gradients_agree_with_pytorch(monkeypatch, smoothing, slice_len
     gradients = torch.autograd.grad(3 * expected, inputs, retain_graph=True)
     for loss, nll in found:
         torch.testing.assert_close((loss, nll), (expected, expected_nll), **TOLERANCE)
+        assert not nll.requires_grad
         torch.testing.assert_close(torch.autograd.grad(3 * loss, inputs, retain_graph=True), gradients, **TOLERANCE)

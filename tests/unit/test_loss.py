@@ -34,18 +34,6 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
     assert (weight.grad == 0).all()
 
 
-def test_compilation_does_not_change_the_loss_and_the_likelihood_has_no_gradient(build_tiny_model, monkeypatch):
-    model = build_tiny_model(dropout=0, output_bias=True).train()
-    source, labels = torch.tensor([[5, 9, 2]]), torch.tensor([[14, 6, 2, -100]])
-    results = []
-    for compiling in (False, True):
-        monkeypatch.setattr(torch.compiler, "is_compiling", lambda found=compiling: found)
-        found = model(source, labels=labels)
-        assert not found.nll_loss.requires_grad
-        results.append((found.loss, found.nll_loss, *torch.autograd.grad(found.loss, list(model.parameters()))))
-    torch.testing.assert_close(results[1], results[0])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_loss_in_half_precision_accumulates_in_float32(sample, dtype):
     *tensors, labels = sample
