@@ -520,25 +520,23 @@ def test_given_criteria_and_processors_act_beside_those_of_the_options(endless, 
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}])
 @pytest.mark.parametrize("without_end", [{"min_new_tokens": 10}, {"suppress_tokens": [END]}, {"eos_token_id": None}])
 def test_a_sentence_that_cannot_end_stops_at_its_limit(endless, options, without_end):
-    tokens = endless.generate(input_ids=SOURCE, **options, **without_end)
+    tokens = endless.generate(SOURCE, **options, **without_end)
     for row, length in zip(tokens, LENGTHS, strict=True):
         assert (row[length + 5 :] == PAD).all()
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_no_sentence_outgrows_the_table_of_learned_positions(build_tiny_model, num_beams):
+def test_no_sentence_outgrows_the_table_of_learned_positions(build_ending_model, num_beams):
     learned = {"position_embedding_type": "learned", "max_position_embeddings": 8}
-    model = build_tiny_model(**SMALL, output_bias=True, **learned)
-    with torch.no_grad():
-        model.lm_head.bias[END] = -100.0
-    tokens = model.generate(input_ids=SOURCE, num_beams=num_beams)
+    model = build_ending_model(end_bias=-100.0, max_length_offset=50, **learned)
+    tokens = model.generate(SOURCE, num_beams=num_beams)
     assert tokens.shape[1] == 1 + 8
     assert (tokens[:, -1] == END).all()
 
 
 def test_a_batch_of_no_sentences_is_refused(model):
     with pytest.raises(ValueError, match="there is no sentence to translate"):
-        model.generate(input_ids=SOURCE[:0, :4])
+        model.generate(SOURCE[:0, :4])
 
 
 def test_missing_hypotheses_are_empty(model):

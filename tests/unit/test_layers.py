@@ -22,9 +22,6 @@ from vaswani_transformer.model.layers_vaswani import (
     sinusoids,
 )
 
-BIDIRECTIONAL = SimpleNamespace(is_causal=False, training=False)
-CAUSAL = SimpleNamespace(is_causal=True, training=False)
-
 
 def randomise(module: nn.Module) -> nn.Module:
     """Randomise all weights: biases of zero and norms of one, as initialised, could hide a mistake."""
@@ -61,7 +58,8 @@ def test_attention_agrees_with_equation_1_computed_by_hand():
 def test_causal_attention_without_a_mask_hides_later_positions(num_queries, num_keys):
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, num_queries, 4), torch.randn(1, 1, num_keys, 4)
-    _, weights = eager_attention(CAUSAL, q, k, k, None, scaling=0.5)
+    causal = SimpleNamespace(is_causal=True, training=False)
+    _, weights = eager_attention(causal, q, k, k, None, scaling=0.5)
     visible = [int((row > 0).sum()) for row in weights[0, 0]]
     assert visible == list(range(num_keys - num_queries + 1, num_keys + 1))
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 1, num_queries))
@@ -142,13 +140,11 @@ def test_an_additive_mask_may_hold_any_values(tiny_config):
 def test_multi_head_attention_concatenates_the_results_of_its_heads(attention):
     torch.manual_seed(0)
     x, source = torch.randn(2, 4, 12), torch.randn(2, 6, 12)
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     heads = []
-    for i in range(3):
-        w_q = attention.q_proj.weight[i * 5 : (i + 1) * 5].T
-        w_k = attention.k_proj.weight[i * 5 : (i + 1) * 5].T
-        w_v = attention.v_proj.weight[i * 7 : (i + 1) * 7].T
-        weights = ((x @ w_q) @ (source @ w_k).transpose(1, 2) / math.sqrt(5)).softmax(-1)
-        heads.append(weights @ (source @ w_v))
+    for w_q, w_k, w_v in zip(*(projection.weight.chunk(3) for projection in projections), strict=True):
+        weights = ((x @ w_q.T) @ (source @ w_k.T).transpose(1, 2) / math.sqrt(5)).softmax(-1)
+        heads.append(weights @ (source @ w_v.T))
     expected = torch.cat(heads, dim=-1) @ attention.out_proj.weight.T
     actual, _ = attention(x, key_value_states=source)
     torch.testing.assert_close(actual, expected)
@@ -185,18 +181,15 @@ def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
     torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
 
-# For each layout with d_model = 24: angle i (0 to 11) at position pos.
-SINUSOIDS = {
-    "interleaved": lambda pos, i: pos / 10000 ** (2 * i / 24),
-    "concatenated": lambda pos, i: pos / 10000 ** (2 * i / 24),
-    "fairseq": lambda pos, i: (pos + 2) / 10000 ** (i / 11),
-}
+# For each layout with d_model = 24: p and d in angle i (0 to 11) at position pos, which is (pos + p) / 10000^(2i / d).
+SINUSOIDS = {"interleaved": (0, 24), "concatenated": (0, 24), "fairseq": (2, 22)}
 
 
 @pytest.mark.parametrize("layout", SINUSOIDS)
 @pytest.mark.parametrize("position", [0, 1, 7, 100, 5000])
 def test_sinusoids_agree_with_the_formula_of_their_layout(position, layout):
-    angles = [SINUSOIDS[layout](position, i) for i in range(12)]
+    first, divisor = SINUSOIDS[layout]
+    angles = [(position + first) / 10000 ** (2 * i / divisor) for i in range(12)]
     expected = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
     if layout == "interleaved":  # the layout of the paper
         expected = [expected[half * 12 + i] for i in range(12) for half in range(2)]

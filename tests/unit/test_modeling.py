@@ -18,6 +18,7 @@ PAPER_PARAMETERS |= {"C7": 90, "big": 213}
 SOURCE = torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]])
 LABELS = torch.tensor([[14, 6, 33, 8, 2], [25, 3, 2, -100, -100]])
 SHIFTED = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 2, 1]])
+INPUTS = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
 
 
 def count_by_formula(config: VaswaniConfig) -> int:
@@ -73,7 +74,7 @@ def test_tied_embeddings_get_the_sum_of_three_gradients(build_tiny_model):
     untied = build_tiny_model(**options, tie_word_embeddings=False)
     untied.load_state_dict({name: tied.state_dict()[name] for name in untied.state_dict()})
     for model in (tied, untied):
-        model.train()(input_ids=SOURCE, labels=LABELS).loss.backward()
+        model.train()(SOURCE, labels=LABELS).loss.backward()
         assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
     torch.testing.assert_close(tied.model.shared.weight.grad, sum(tensor.grad for tensor in embeddings(untied)))
 
@@ -81,14 +82,12 @@ def test_tied_embeddings_get_the_sum_of_three_gradients(build_tiny_model):
 @pytest.mark.parametrize("size", [31, 40])
 def test_a_resized_vocabulary_stays_tied(tiny_model, size):
     kept = min(size, 37)
-    rows = tiny_model.model.shared.weight[:kept].detach().clone()
-    before = tiny_model(input_ids=SOURCE % 31, decoder_input_ids=SHIFTED % 31).logits
+    inputs = {name: tokens % 31 for name, tokens in INPUTS.items()}
+    before = tiny_model(**inputs).logits
     tiny_model.resize_token_embeddings(size)
     assert len({tensor.data_ptr() for tensor in embeddings(tiny_model)}) == 1
     assert tiny_model.config.vocab_size == tiny_model.lm_head.out_features == size
-    assert torch.equal(tiny_model.lm_head.weight[:kept], rows)
-    after = tiny_model(input_ids=SOURCE % 31, decoder_input_ids=SHIFTED % 31).logits
-    torch.testing.assert_close(after[..., :31], before[..., :31])
+    torch.testing.assert_close(tiny_model(**inputs).logits[..., :kept], before[..., :kept])
 
 
 def test_untied_embeddings_stay_three_tensors_when_resized(build_tiny_model):
@@ -98,7 +97,7 @@ def test_untied_embeddings_stay_three_tensors_when_resized(build_tiny_model):
     model.resize_token_embeddings(40)
     assert all(torch.equal(new[:37], old) for new, old in zip(embeddings(model), before, strict=True))
     assert [len(new) for new in embeddings(model)] == [40] * len(before)
-    assert model(input_ids=SOURCE, decoder_input_ids=torch.tensor([[0, 39], [0, 38]])).logits.shape == (2, 2, 40)
+    assert model(SOURCE, decoder_input_ids=torch.tensor([[0, 39], [0, 38]])).logits.shape == (2, 2, 40)
 
 
 # Initialisation
@@ -150,27 +149,28 @@ def test_decoder_inputs_are_the_start_token_and_the_shifted_labels(build_tiny_mo
     shifted[:, 0] = 11
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
     assert torch.equal(labels, LABELS)
-    logits = model(input_ids=SOURCE, decoder_input_ids=shifted).logits
-    assert torch.equal(model(input_ids=SOURCE, labels=LABELS).logits, logits)
+    logits = model(SOURCE, decoder_input_ids=shifted).logits
+    assert torch.equal(model(SOURCE, labels=LABELS).logits, logits)
     assert model.generate(SOURCE)[:, 0].tolist() == [11, 11]
 
 
-@pytest.mark.parametrize("given", ["labels alone", "with decoder inputs"])
+@pytest.mark.parametrize("has_decoder_inputs", [False, True])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("start", [0, 1])
-def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(build_tiny_model, given, training, start):
+def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
+    build_tiny_model, has_decoder_inputs, training, start
+):
     model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
     rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
     labels = torch.tensor([[-100] * (5 - len(row)) + row for row in rows])
     alone = [model(SOURCE[:1], labels=torch.tensor([row]), num_items_in_batch=1, skip_logits=False) for row in rows]
-    inputs = (
-        {} if given == "labels alone" else {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)}
-    )
-    found = model(SOURCE[:1].expand(3, -1), labels=labels, num_items_in_batch=1, skip_logits=False, **inputs)
+    inputs = {"input_ids": SOURCE[:1].expand(3, -1), "labels": labels, "num_items_in_batch": 1}
+    if has_decoder_inputs:
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+    found, without_logits = (model(**inputs, skip_logits=skips) for skips in (False, True))
     torch.testing.assert_close(found.loss, sum(output.loss for output in alone))
     for logits, output, row in zip(found.logits, alone, rows, strict=True):
         torch.testing.assert_close(logits[-len(row) :], output.logits[0])
-    without_logits = model(SOURCE[:1].expand(3, -1), labels=labels, num_items_in_batch=1, skip_logits=True, **inputs)
     torch.testing.assert_close(without_logits.loss, found.loss)
 
 
@@ -183,11 +183,11 @@ def test_masked_labels_of_a_prompt_leave_given_decoder_inputs_unchanged(build_ti
 
 def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
     model = build_tiny_model(dropout=0, label_smoothing=0.2, output_bias=True, noise=0.3)
-    logits = model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits.flatten(0, 1)
+    logits = model(**INPUTS).logits.flatten(0, 1)
     smooth = nn.functional.cross_entropy(logits, LABELS.flatten(), label_smoothing=0.2)
     plain = nn.functional.cross_entropy(logits, LABELS.flatten())
-    evaluated = model(input_ids=SOURCE, labels=LABELS)
-    trained = model.train()(input_ids=SOURCE, labels=LABELS)
+    evaluated = model(SOURCE, labels=LABELS)
+    trained = model.train()(SOURCE, labels=LABELS)
     torch.testing.assert_close(evaluated.loss, plain)
     torch.testing.assert_close(trained.loss, smooth)
     torch.testing.assert_close(trained.nll_loss, plain)
@@ -196,9 +196,9 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
 
 def test_losses_and_gradients_of_the_parts_of_a_batch_add_up_to_those_of_the_batch(build_tiny_model):
     model = build_tiny_model(dropout=0, dtype=torch.float64).train()
-    whole = model(input_ids=SOURCE, labels=LABELS)
+    whole = model(SOURCE, labels=LABELS)
     expected = torch.autograd.grad(whole.loss, list(model.parameters()))
-    parts = [model(input_ids=SOURCE[[i]], labels=LABELS[[i]], num_items_in_batch=torch.tensor(8)) for i in (0, 1)]
+    parts = [model(SOURCE[[i]], labels=LABELS[[i]], num_items_in_batch=torch.tensor(8)) for i in (0, 1)]
     for name in ("loss", "nll_loss"):
         torch.testing.assert_close(sum(part[name] for part in parts), whole[name])
     found = torch.autograd.grad(sum(part.loss for part in parts), list(model.parameters()))
@@ -208,16 +208,16 @@ def test_losses_and_gradients_of_the_parts_of_a_batch_add_up_to_those_of_the_bat
 @pytest.mark.parametrize("training", [True, False])
 def test_logits_are_omitted_by_default_in_training_and_otherwise_on_request(tiny_model, training):
     model = tiny_model.train(training)
-    assert model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits is not None
+    assert model(**INPUTS).logits is not None
     for skip, has_logits in ((None, not training), (False, True), (True, False)):
-        assert (model(input_ids=SOURCE, labels=LABELS, skip_logits=skip).logits is not None) == has_logits
+        assert (model(SOURCE, labels=LABELS, skip_logits=skip).logits is not None) == has_logits
 
 
 @pytest.mark.parametrize("has_gradients", [False, True])
 def test_evaluation_with_labels_computes_the_logits_only_once(tiny_model, has_gradients):
     def count(**target):
         with torch.set_grad_enabled(has_gradients), FlopCounterMode(display=False) as counter:
-            tiny_model(input_ids=SOURCE, **target)
+            tiny_model(SOURCE, **target)
         return counter.get_total_flops()
 
     assert count(labels=LABELS) == count(decoder_input_ids=SHIFTED)
@@ -252,7 +252,7 @@ def test_an_update_never_waits_for_the_device(tiny_config):
 
 def test_encoder_outputs_may_replace_the_source(tiny_model):
     mask = (SOURCE != 1).long()
-    expected = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
+    expected = tiny_model(**INPUTS)
     states = expected.encoder_last_hidden_state
     for encoder_outputs in (BaseModelOutput(last_hidden_state=states), (states,)):
         actual = tiny_model(attention_mask=mask, encoder_outputs=encoder_outputs, decoder_input_ids=SHIFTED)
@@ -263,7 +263,7 @@ def test_encoder_outputs_may_replace_the_source(tiny_model):
 def test_embeddings_may_replace_the_tokens(build_tiny_model, changes):
     model = build_tiny_model(noise=0.3, **changes)
     embed = model.get_input_embeddings()
-    expected = model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
+    expected = model(**INPUTS)
     mask = (SOURCE != 1).long()
     actual = model(inputs_embeds=embed(SOURCE), attention_mask=mask, decoder_inputs_embeds=embed(SHIFTED))
     assert torch.equal(actual.logits, expected.logits)
@@ -279,25 +279,24 @@ def test_giving_both_tokens_and_embeddings_or_neither_is_refused(tiny_model):
     with pytest.raises(ValueError, match="VaswaniEncoder needs exactly one of token ids and embeddings, got both"):
         tiny_model.model.encoder(SOURCE, inputs_embeds=torch.zeros(2, 6, 12))
     with pytest.raises(ValueError, match="VaswaniDecoder needs exactly one of token ids and embeddings, got neither"):
-        tiny_model(input_ids=SOURCE)
+        tiny_model(SOURCE)
 
 
 @pytest.mark.parametrize("kept", [1, 2, torch.tensor([0, 3])])
 def test_logits_to_keep_selects_positions_and_does_not_change_the_loss(tiny_model, kept):
-    all_logits = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
-    kept_logits = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, logits_to_keep=kept).logits
+    all_logits = tiny_model(**INPUTS).logits
+    kept_logits = tiny_model(**INPUTS, logits_to_keep=kept).logits
     expected = all_logits[:, -kept:] if isinstance(kept, int) else all_logits[:, kept]
     torch.testing.assert_close(kept_logits, expected)
-    losses = [tiny_model(input_ids=SOURCE, labels=LABELS, logits_to_keep=which).loss for which in (0, kept)]
+    losses = [tiny_model(SOURCE, labels=LABELS, logits_to_keep=which).loss for which in (0, kept)]
     torch.testing.assert_close(*losses)  # the loss counts all positions
 
 
 def test_attention_weights_of_an_sdpa_model_equal_the_weights_of_eager_attention(build_tiny_model):
     sdpa = build_tiny_model(noise=0.3)
     eager = build_tiny_model(noise=0.3, attention="eager")
-    inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
-    expected = eager(**inputs, output_attentions=True)
-    actual = sdpa(**inputs, output_attentions=True)
+    expected = eager(**INPUTS, output_attentions=True)
+    actual = sdpa(**INPUTS, output_attentions=True)
     sizes = {"encoder_attentions": (2, 6, 6), "decoder_attentions": (4, 5, 5), "cross_attentions": (4, 5, 6)}
     for name, (num_layers, num_queries, num_keys) in sizes.items():
         assert len(actual[name]) == num_layers
@@ -305,7 +304,7 @@ def test_attention_weights_of_an_sdpa_model_equal_the_weights_of_eager_attention
             assert ours.shape == (2, 3, num_queries, num_keys)
             torch.testing.assert_close(ours, theirs)
             torch.testing.assert_close(ours.sum(-1), torch.ones(2, 3, num_queries))
-    torch.testing.assert_close(actual.logits, sdpa(**inputs).logits)
+    torch.testing.assert_close(actual.logits, sdpa(**INPUTS).logits)
     assert all((layer[1, :, :, 4:] == 0).all() for layer in actual.encoder_attentions + actual.cross_attentions)
 
 
@@ -327,9 +326,8 @@ def test_dropout_acts_on_the_sums_of_embeddings_and_positions(build_tiny_model):
 def test_hidden_states_of_selected_layers_are_recorded_in_stacks_of_any_depth(build_tiny_model, selected):
     for layers in ((2, 4), (4, 2)):
         model = build_tiny_model(encoder_layers=layers[0], decoder_layers=layers[1])
-        inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
         which = selected[0] if len(selected) == 1 else selected
-        every, some = (model(**inputs, output_hidden_states=asked) for asked in (True, which))
+        every, some = (model(**INPUTS, output_hidden_states=asked) for asked in (True, which))
         for name, depth in zip(("encoder_hidden_states", "decoder_hidden_states"), layers, strict=True):
             chosen = {range(depth + 1)[i] for i in selected if i <= depth}
             assert {place for place, states in enumerate(some[name]) if states is not None} == chosen
@@ -342,7 +340,7 @@ def test_hidden_states_of_selected_layers_are_recorded_in_stacks_of_any_depth(bu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_logits_in_half_precision_are_finite_and_close_to_float32(build_tiny_model, implementation, dtype, source):
-    inputs = {"input_ids": source, "decoder_input_ids": SHIFTED}
+    inputs = INPUTS | {"input_ids": source}
     expected = build_tiny_model(attention=implementation)(**inputs).logits
     actual = build_tiny_model(attention=implementation, dtype=dtype)(**inputs).logits
     assert actual.dtype == dtype
@@ -363,7 +361,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
         for stack in (model.model.encoder, model.model.decoder):
             stack.layers[1].feed_forward.register_forward_hook(lambda *_: calls.append(1))
         torch.manual_seed(1)
-        model(input_ids=SOURCE, labels=LABELS).loss.backward()
+        model(SOURCE, labels=LABELS).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     assert len(calls) == 2 + 2 * 2  # two layers: each runs once without checkpointing, and twice with it
     torch.testing.assert_close(gradients[1], gradients[0])
@@ -374,7 +372,7 @@ def test_the_model_compiles_without_graph_breaks(build_tiny_model, training):
     # At this rate dropout is part of the graph but practically never drops a value, so the losses can be compared.
     model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    expected, actual = (m(input_ids=SOURCE, labels=LABELS) for m in (model, compiled))
+    expected, actual = (m(SOURCE, labels=LABELS) for m in (model, compiled))
     torch.testing.assert_close(actual.loss, expected.loss)
     if not training:
         torch.testing.assert_close(actual.logits, expected.logits)

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import warnings
 from collections import Counter
 from functools import partial
 from itertools import chain
@@ -282,11 +281,9 @@ def test_a_development_set_that_is_part_of_the_training_set_is_refused(command, 
         (("mail a@@b.c", "an a@@b.c"), None),
     ],
 )
-def test_marks_of_sub_words_in_most_lines_cause_a_warning_with_a_remedy(tmp_path, pair, remedy):
+def test_marks_of_sub_words_in_most_lines_cause_a_warning_with_a_remedy(tmp_path, recwarn, pair, remedy):
     corpora = [Corpus(lambda: [("a", "b")] * 9), Corpus(lambda: [pair] * 9)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        prepare(corpora, lambda: [pair] * 3 + [("a", "b")], tmp_path / "data", vocab_size=270)
-    messages = [str(warning.message) for warning in caught if "a mark of sub-words" in str(warning.message)]
-    assert [text.split()[5] for text in messages] == (["dev", "train"] if remedy else [])
+    prepare(corpora, lambda: [pair] * 3 + [("a", "b")], tmp_path / "data", vocab_size=270)
+    messages = {str(warning.message) for warning in recwarn if "a mark of sub-words" in str(warning.message)}
+    assert {text.split()[5] for text in messages} == ({"dev", "train"} if remedy else set())
     assert all(remedy in text for text in messages)
