@@ -1,57 +1,57 @@
 """The label-smoothed loss, computed slice by slice, and its gradients."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from vaswani_transformer.kernels import cross_entropy
 from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
 
+LABELS = torch.tensor([3, -100, 0, 10, 3, -100])
+find_loss = partial(sum_loss_by_slices, label_smoothing=0.1)
+
 
 @pytest.fixture
-def sample():
-    """Return hidden states (6, 4), weight (11, 4) and bias (11,) in float64, and labels (6,), two of them ignored."""
+def tensors():
+    """Return hidden states (6, 4), weight (11, 4) and bias (11,) in float64."""
     torch.manual_seed(0)
-    tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(6, 4), (11, 4), (11,)]]
-    return *tensors, torch.tensor([3, -100, 0, 10, 3, -100])
+    return [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(6, 4), (11, 4), (11,)]]
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])
-def test_each_gradient_can_be_computed_alone(sample, needed):
-    *tensors, labels = sample
-    loss, _ = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
+def test_each_gradient_can_be_computed_alone(tensors, needed):
+    loss, _ = find_loss(*tensors, LABELS)
     expected = torch.autograd.grad(loss, tensors)[needed]
     frozen = [tensor.detach().requires_grad_(i == needed) for i, tensor in enumerate(tensors)]
-    sum_loss_by_slices(*frozen, labels, label_smoothing=0.1)[0].backward()
+    find_loss(*frozen, LABELS)[0].backward()
     torch.testing.assert_close(frozen[needed].grad, expected)
     assert [tensor.grad is None for tensor in frozen].count(False) == 1
 
 
-def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
-    hidden, weight, bias, labels = sample
-    loss, nll = sum_loss_by_slices(hidden, weight, bias, torch.full_like(labels, -100), label_smoothing=0.1)
+def test_a_batch_without_targets_has_no_loss_and_no_gradient(tensors):
+    loss, nll = find_loss(*tensors, torch.full_like(LABELS, -100))
     loss.backward()
     assert loss == nll == 0
-    assert (weight.grad == 0).all()
+    assert all((tensor.grad == 0).all() for tensor in tensors)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_loss_in_half_precision_accumulates_in_float32(sample, dtype):
-    *tensors, labels = sample
+def test_the_loss_in_half_precision_accumulates_in_float32(tensors, dtype):
     halves = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
-    loss, nll = sum_loss_by_slices(*halves, labels, label_smoothing=0.1)
-    exact, _ = sum_loss_by_slices(*(t.double() for t in halves), labels, label_smoothing=0.1)
+    loss, nll = find_loss(*halves, LABELS)
+    exact, _ = find_loss(*(t.double() for t in halves), LABELS)
     assert loss.dtype == nll.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.01)
     assert all(g.dtype == dtype for g in torch.autograd.grad(loss, halves))
 
 
-def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(sample):
+def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors):
     # On a GPU ignored tokens are masked. To leave them out, the CPU would have to wait for the GPU.
-    hidden, weight, bias, labels = sample
-    left_out = sum_loss_by_slices(hidden, weight, bias, labels, label_smoothing=0.1)
-    masked = cross_entropy._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
-    expected = torch.autograd.grad(left_out[0], (hidden, weight, bias))
-    found = torch.autograd.grad(masked[0], (hidden, weight, bias))
+    left_out = find_loss(*tensors, LABELS)
+    masked = cross_entropy._SlicedCrossEntropy.apply(*tensors, LABELS, 0.1, torch.float64)
+    expected = torch.autograd.grad(left_out[0], tensors)
+    found = torch.autograd.grad(masked[0], tensors)
     torch.testing.assert_close(tuple(masked), tuple(left_out), rtol=0, atol=1e-12)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -76,12 +76,11 @@ def test_the_length_of_a_slice_depends_on_device_dtype_d_model_and_vocabulary(
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
-def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(sample, dtype, tolerance):
-    *tensors, labels = sample
+def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(tensors, dtype, tolerance):
     tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
-    expected = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
+    expected = find_loss(*tensors, LABELS)
     with torch.autocast("cpu", torch.bfloat16):
-        found = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
+        found = find_loss(*tensors, LABELS)
         assert torch.is_autocast_enabled("cpu")
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     found_gradients = torch.autograd.grad(found[0], tensors)
@@ -91,9 +90,9 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(sample,
         torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_a_large_loss_scale_does_not_overflow_gradients_in_half_precision(sample):
-    hidden, weight, _, labels = sample
+def test_a_large_loss_scale_does_not_overflow_gradients_in_half_precision(tensors):
+    hidden, weight, _ = tensors
     hidden = hidden.detach().half().requires_grad_()
-    loss, _ = sum_loss_by_slices(hidden, weight.detach().half() / 1000, None, labels, label_smoothing=0.1)
+    loss, _ = find_loss(hidden, weight.detach().half() / 1000, None, LABELS)
     (loss * 2.0**17).backward()
     assert hidden.grad.isfinite().all()

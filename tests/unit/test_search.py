@@ -78,16 +78,16 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
     return search.best(num_best), steps, reported
 
 
-def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Return the best of all possible translations of a sentence as (score, words), best first."""
+def list_best(table, sentence: int, *, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
+    """Return the three best of all possible translations of a sentence as (score, words), best first."""
     found = []
     words = [word for word in range(VOCAB_SIZE) if word != END]
     for length in range(LIMITS[sentence]):
         for prefix in itertools.product(words, repeat=length):
             translation = (*prefix, END)
-            log_prob = sum(log_probs_of((sentence, *translation[:i]))[translation[i]] for i in range(length + 1))
-            found.append((float(log_prob) / ((6 + length) / 6) ** alpha, translation))
-    return sorted(found, reverse=True)[:num_best]
+            log_probs = (table[sentence, *translation[:i]].log_softmax(-1)[word] for i, word in enumerate(translation))
+            found.append((float(sum(log_probs)) / ((6 + length) / 6) ** alpha, translation))
+    return sorted(found, reverse=True)[:3]
 
 
 def test_a_beam_search_keeps_the_best_continuations():
@@ -108,26 +108,19 @@ def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
     assert len(steps.batch_sizes) == 1
 
 
-def check(found, log_probs_of, *, alpha=0.6, num_best=3):
-    """Check that a search found the best of all possible translations, with their scores."""
-    sequences, scores, _ = found
-    for sentence in range(len(LIMITS)):
-        expected = list_best(log_probs_of, sentence, alpha=alpha, num_best=num_best)
-        for row, (score, words) in enumerate(expected, start=sentence * num_best):
-            tokens = sequences[row, 1:].tolist()
-            assert tuple(tokens[: len(words)]) == words
-            assert set(tokens[len(words) :]) <= {PAD}
-            assert scores[row].item() == pytest.approx(score, abs=1e-5)
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("may_evict", [True, False])
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
 def test_a_beam_that_drops_nothing_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
     table = build_table(seed)
-    found, *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
-    check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
+    (sequences, scores, _), *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
+    for sentence in range(len(LIMITS)):
+        for row, (score, words) in enumerate(list_best(table, sentence, alpha=alpha), start=3 * sentence):
+            tokens = sequences[row, 1:].tolist()
+            assert tuple(tokens[: len(words)]) == words
+            assert set(tokens[len(words) :]) <= {PAD}
+            assert scores[row].item() == pytest.approx(score, abs=1e-5)
 
 
 @pytest.mark.parametrize("may_evict", [True, False])
