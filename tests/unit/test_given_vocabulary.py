@@ -10,18 +10,19 @@ from vaswani_transformer.data.given_vocabulary import read_vocabulary
 TEXTS = ["The dog runs, and the cats run.", "Der Hund rennt; die Katzen rennen.", "Wo laufen sie hin?", "ab 12 Uhr"] * 5
 
 
-@pytest.fixture(params=["unigram", "bpe"])
-def sentencepiece_model(request, tmp_path):
-    (tmp_path / "text").write_text("\n".join(TEXTS), encoding="utf-8")
-    options = {"input": str(tmp_path / "text"), "model_prefix": str(tmp_path / "m"), "minloglevel": 2}
-    options |= {"vocab_size": 60, "hard_vocab_limit": False}
-    sentencepiece.SentencePieceTrainer.train(**options, model_type=request.param)
-    return tmp_path / "m.model"
+def train_sentencepiece(folder, **options):
+    """Train a model of SentencePiece on TEXTS and return its path."""
+    (folder / "text").write_text("\n".join(TEXTS), encoding="utf-8")
+    files = {"input": str(folder / "text"), "model_prefix": str(folder / "m"), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**files, **options)
+    return folder / "m.model"
 
 
-def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tokens(sentencepiece_model):
-    theirs = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
-    ours = read_vocabulary(sentencepiece_model)
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tokens(tmp_path, kind):
+    path = train_sentencepiece(tmp_path, vocab_size=60, hard_vocab_limit=False, model_type=kind)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    ours = read_vocabulary(path)
     for text in (*TEXTS, "The  dogs\trun", " Zebra ½ $"):
         ids = ours(text).input_ids
         assert ids == [*theirs.encode(text), ours.eos_token_id]
@@ -42,14 +43,14 @@ def test_a_tokenizer_json_keeps_its_pieces(tmp_path):
     assert ours.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("options", [{"model_type": "char"}, {"vocab_size": 290, "byte_fallback": True}])
-def test_the_error_about_another_kind_of_sentencepiece_model_names_the_kind(tmp_path, options):
-    (tmp_path / "text").write_text("\n".join(TEXTS), encoding="utf-8")
-    files = {"input": str(tmp_path / "text"), "model_prefix": str(tmp_path / "m"), "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(**files, **options)
-    kind = "char" if "model_type" in options else "unigram with byte_fallback"
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"model_type": "char"}, "char"), ({"vocab_size": 290, "byte_fallback": True}, "unigram with byte_fallback")],
+)
+def test_the_error_about_another_kind_of_sentencepiece_model_names_the_kind(tmp_path, options, kind):
+    path = train_sentencepiece(tmp_path, **options)
     with pytest.raises(ValueError, match=f"m.model is a {kind} model of SentencePiece, which cannot be converted"):
-        read_vocabulary(tmp_path / "m.model")
+        read_vocabulary(path)
 
 
 @pytest.mark.parametrize(

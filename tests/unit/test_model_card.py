@@ -2,6 +2,7 @@
 
 import json
 import re
+from operator import attrgetter
 
 import pytest
 import torch
@@ -88,12 +89,9 @@ def test_the_metadata_lists_the_scores_of_each_test_set(run, score):
     assert (data.language, data.license, data.datasets) == (["en", "de"], "mit", ["me/multi30k"])
     assert (data.library_name, data.pipeline_tag) == ("transformers", "translation")
     assert data.metrics == ["bleu", "chrf", "perplexity"]
-    results = [
-        (result.dataset_type, result.dataset_name, result.metric_type, result.metric_value)
-        for result in data.eval_results
-    ]
+    fields = attrgetter("dataset_type", "dataset_name", "metric_type", "metric_value")
     values = {"bleu": 40.57, "chrf": 64.1, "perplexity": 5.003}
-    assert results == [
+    assert list(map(fields, data.eval_results)) == [
         (test_set.lower().replace(" ", "-"), test_set, metric, value)
         for test_set in ("Multi30k test", "newstest2014")
         for metric, value in values.items()
@@ -154,12 +152,10 @@ def test_the_card_says_which_facts_are_unknown(run):
 
 
 def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(run, score):
-    description = json.loads((run / "recipe.json").read_text())
     text = dict.fromkeys(("mixed_precision", "device", "init_from", "init_fingerprint"), HOSTILE)
-    recipe = description["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
-    (run / "recipe.json").write_text(
-        json.dumps(description | text | {"recipe": recipe, "versions": {HOSTILE: HOSTILE}})
-    )
+    text["recipe"] = DESCRIPTION["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
+    text["versions"] = {HOSTILE: HOSTILE}
+    (run / "recipe.json").write_text(json.dumps(DESCRIPTION | text))
     scores = [figures | {"signature": HOSTILE} for figures in FIGURES["scores"]]
     score.write_text(json.dumps(json.loads(score.read_text()) | {"scores": scores, "search": HOSTILE}))
     card = ModelCard(build_card(run, evaluations=[read_scores(HOSTILE, score)])).text
@@ -173,10 +169,10 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
 
 @pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
 def test_the_card_names_the_recipe_and_the_initial_weights(run, init_from, name):
-    description = json.loads((run / "recipe.json").read_text())
-    assert "It began with" not in build_card(run)
-    description["recipe"]["warmup_updates"] = 7
-    (run / "recipe.json").write_text(json.dumps(description | {"init_from": init_from, "init_fingerprint": 5}))
+    assert "Training began with" not in build_card(run)
+    recipe = DESCRIPTION["recipe"] | {"warmup_updates": 7}
+    weights = {"init_from": init_from, "init_fingerprint": 5}
+    (run / "recipe.json").write_text(json.dumps(DESCRIPTION | {"recipe": recipe} | weights))
     card = build_card(run)
     assert f"Training began with the weights of `{name}`, fingerprint `5`.\n" in card
     assert "No named recipe of `vaswani_transformer`, seed 3" in card

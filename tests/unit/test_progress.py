@@ -10,6 +10,8 @@ from vaswani_transformer.training import progress
 from vaswani_transformer.training.progress import Progress, Tally, perplexity
 
 UPDATE = SimpleNamespace(target_tokens=10)
+CPU = torch.device("cpu")
+ALONE = SimpleNamespace(device=CPU, is_main_process=True, reduce=lambda tensor, how: tensor)
 
 
 def test_the_perplexity_of_a_diverging_run_is_infinite():
@@ -20,7 +22,7 @@ def test_the_perplexity_of_a_diverging_run_is_infinite():
 
 
 def test_a_restored_tally_counts_the_sum_of_all_processes_once():
-    processes = [SimpleNamespace(device=torch.device("cpu"), is_main_process=is_main) for is_main in (True, False)]
+    processes = [SimpleNamespace(device=CPU, is_main_process=is_main) for is_main in (True, False)]
     before = [Tally(process) for process in processes]
 
     def reduce_over(tallies):
@@ -41,7 +43,7 @@ def test_a_restored_tally_counts_the_sum_of_all_processes_once():
 
 
 def test_updates_that_are_skipped_in_a_row_are_counted():
-    tally = Tally(SimpleNamespace(device=torch.device("cpu"), reduce=lambda tensor, how: tensor))
+    tally = Tally(ALONE)
     seen = []
     for is_finite in (False, False, True, False, True):
         tally.add(torch.zeros(2), torch.tensor(is_finite), UPDATE)
@@ -53,8 +55,7 @@ def test_updates_that_are_skipped_in_a_row_are_counted():
 def test_the_speed_excludes_pauses_and_includes_the_time_before_a_resumption(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    process = SimpleNamespace(device=torch.device("cpu"), is_main_process=True, reduce=lambda tensor, how: tensor)
-    before = Tally(process)
+    before = Tally(ALONE)
     clock.now += 4.0
     with before.pause():
         clock.now += 3.0
@@ -62,15 +63,11 @@ def test_the_speed_excludes_pauses_and_includes_the_time_before_a_resumption(mon
     assert before.compute_means()["target_tokens_per_second"] == 10 / 4
     state = before.state_dict()
     clock.now = 9.0  # the clock of the resumed process has another origin
-    after = Tally(process)
+    after = Tally(ALONE)
     after.load_state_dict(state)
     clock.now += 1.0
     after.add(torch.zeros(2), torch.tensor(True), UPDATE)
     assert after.compute_means()["target_tokens_per_second"] == 20 / 5
-
-
-def test_a_run_begins_at_update_0():
-    assert (Progress().update, Progress().epoch, Progress().seconds) == (0, 0, 0.0)
 
 
 def test_progress_counts_epochs_and_evaluations_and_is_restored():
@@ -81,7 +78,7 @@ def test_progress_counts_epochs_and_evaluations_and_is_restored():
     for dev_loss in (3.0, 3.0, 2.0, 2.5):
         done.note_evaluation(dev_loss)
         without_gain.append(done.evaluations_without_gain)
-    assert (done.update, done.epoch, done.updates_of_epoch) == (3, 1, 1)
+    assert (done.update, done.epoch, done.updates_of_epoch, done.seconds) == (3, 1, 1, 0.0)
     assert (done.best_dev_loss, without_gain) == (2.0, [0, 1, 0, 1])
     restored = Progress()
     restored.load_state_dict(done.state_dict())

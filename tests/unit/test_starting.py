@@ -42,36 +42,37 @@ OURS = "import vaswani_transformer\n"
 THEIRS = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline\n"
 
 
-def run(program: str, *arguments: str) -> list[str]:
-    """Return the lines that a program prints in a new process."""
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+def run(*arguments: str, **options) -> subprocess.CompletedProcess:
+    """Run Python with these arguments in a new process."""
+    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, **options)
 
 
 def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
-    assert "usage: vaswani [-h] [--version] [--debug] command ..." in run(ANSWER, *NAMES)
+    assert "usage: vaswani [-h] [--version] [--debug] command ..." in run("-c", ANSWER, *NAMES).stdout
 
 
 def test_running_the_package_imports_no_torch_but_a_program_with_its_name_as_argument_gets_all_names(tmp_path):
-    command = [sys.executable, "-X", "importtime", "-m", "vaswani_transformer", "--help"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = run("-X", "importtime", "-m", "vaswani_transformer", "--help")
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
     (tmp_path / "mine.py").write_text("import vaswani_transformer; print(vaswani_transformer.VaswaniConfig.__name__)")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "__init__.py").write_text("import mine")
     (tmp_path / "other" / "__main__.py").touch()
-    command = [sys.executable, "-m", "other", "vaswani_transformer"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    assert done.stdout == "VaswaniConfig\n"
+    assert run("-m", "other", "vaswani_transformer", env=environment).stdout == "VaswaniConfig\n"
 
 
 @pytest.mark.parametrize("imports", [OURS + THEIRS, THEIRS + OURS], ids=["ours first", "theirs first"])
 def test_auto_classes_find_our_classes_without_trust_remote_code(imports, build_translator, tmp_path):
     build_translator(["a dog runs"] * 3, folder=tmp_path)
-    found = run(REFUSE_QUESTIONS + imports + LOAD, str(tmp_path))
-    assert found == ["VaswaniConfig", "VaswaniModel", "VaswaniForConditionalGeneration", "AnyTranslationPipeline"]
+    found = run("-c", REFUSE_QUESTIONS + imports + LOAD, str(tmp_path)).stdout.split()
+    assert found == [
+        "VaswaniConfig",
+        "VaswaniModel",
+        "VaswaniForConditionalGeneration",
+        "AnyTranslationPipeline",
+    ]
 
 
 def test_public_names_are_found():

@@ -123,9 +123,8 @@ def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
         assert build_encoder(each)(texts) == each(texts).input_ids
 
 
-@each_subword_model
-def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(subword_model):
-    backend = train_tokenizer(TEXTS, vocab_size=SMALLEST + 8, subword_model=subword_model).backend_tokenizer
+def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(tokenizer):
+    backend = copy.deepcopy(tokenizer).backend_tokenizer
     backend.enable_padding()
     assert cuts_words_apart(backend)
     backend.normalizer = normalizers.Replace(" ", "_")
@@ -182,9 +181,7 @@ def test_the_error_about_an_invalid_option_names_the_valid_values(options, messa
         train_tokenizer(TEXTS, **options)
 
 
-@each_subword_model
-def test_train_new_from_iterator_gives_a_tokenizer_of_the_same_kind(subword_model):
-    tokenizer = train_tokenizer(TEXTS, vocab_size=320, subword_model=subword_model)
+def test_train_new_from_iterator_gives_a_tokenizer_of_the_same_kind(tokenizer):
     texts = [" zwei ##Häuser </s>", "two sentences"] * 5
     other = tokenizer.train_new_from_iterator([texts], 280, continuing_subword_prefix="")
     assert (len(other), other.special_tokens_map) == (280, tokenizer.special_tokens_map)

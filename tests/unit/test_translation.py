@@ -125,7 +125,7 @@ def test_a_score_comes_from_the_probabilities_of_the_whole_ensemble(parts, num_o
 
 
 def test_an_empty_translation_has_a_score_even_if_one_token_is_both_end_and_padding(parts):
-    model, tokenizer = (copy.deepcopy(part) for part in parts)
+    model, tokenizer = copy.deepcopy(parts)
     tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
     limit = {"max_new_tokens": 1, "forced_eos_token_id": tokenizer.eos_token_id}

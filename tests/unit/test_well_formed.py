@@ -16,9 +16,9 @@ OPENING = [10, 12]
 WORDS = [[20], [21, 22]]  # the second word is two tokens
 
 
-def follow(tokens, *, words=WORDS, limit=50):
+def follow(tokens, *, limit=50):
     """Return the tokens that may follow `tokens`, in a batch of one sentence."""
-    allow = WellFormed([words], brackets=BRACKETS, end_id=END, limits=[limit])
+    allow = WellFormed([WORDS], brackets=BRACKETS, end_id=END, limits=[limit])
     return allow(0, torch.tensor([START, *tokens]))
 
 
