@@ -288,8 +288,7 @@ def test_greedy_search_stops_at_the_first_end(model, build):
 @pytest.mark.parametrize("fixture", ["brief", "endless"])
 def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha):
     model = request.getfixturevalue(fixture)
-    recorded = {**WITH_SCORES, "num_return_sequences": 3}
-    found = model.generate(SOURCE, length_penalty=alpha, **recorded, **options)
+    found = model.generate(SOURCE, length_penalty=alpha, num_return_sequences=3, **WITH_SCORES, **options)
     transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
     lengths = (found.beam_indices >= 0).sum(dim=-1)
     penalty = LENGTH_PENALTIES[options.get("length_penalty_type", "gnmt")]

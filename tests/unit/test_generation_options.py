@@ -281,14 +281,6 @@ def test_saving_refuses_an_invalid_length_penalty_type(tmp_path):
         config.save_pretrained(tmp_path)
 
 
-def test_the_score_of_greedy_search_is_the_penalised_sum_of_its_tokens(model):
-    found = model.generate(SOURCE, num_beams=1, **WITH_SCORES)
-    steps = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
-    is_new = found.sequences[:, 1:] != PAD
-    totals = (steps * is_new).sum(dim=1) / ((5 + is_new.sum(dim=1)) / 6) ** 0.6
-    torch.testing.assert_close(found.sequences_scores, totals, rtol=0, atol=1e-5)
-
-
 def test_a_default_max_length_of_20_does_not_end_translations(model, monkeypatch):
     long = torch.randint(3, 37, (1, 40))
     expected = model.generate(long, suppress_tokens=[END])

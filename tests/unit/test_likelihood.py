@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from vaswani_transformer import cli, train_tokenizer
+from vaswani_transformer import cli
 from vaswani_transformer.evaluation import likelihood
 from vaswani_transformer.evaluation.likelihood import score, score_pairs
 
@@ -90,9 +90,8 @@ TEXT = [("a dog runs", "two cats"), ("", "a dog"), ("two cats sleep on the big b
 
 
 @pytest.fixture(scope="module")
-def translator(build_tiny_model):
-    tokenizer = train_tokenizer([line for pair in TEXT for line in pair] * 3, vocab_size=290)
-    return build_tiny_model(vocab_size=len(tokenizer), noise=0.2), tokenizer
+def translator(build_translator):
+    return build_translator([line for pair in TEXT for line in pair] * 3)
 
 
 @pytest.fixture(scope="module")

@@ -104,12 +104,11 @@ def test_untied_embeddings_stay_three_tensors_when_resized(build_tiny_model):
 
 
 @pytest.fixture(scope="module")
-def fresh():
+def fresh(build_tiny_model):
     """Return a newly initialised model, large enough for statistics: its smallest matrix has 64 x 64 entries."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 2000, "d_model": 64, "d_ff": 96, "num_heads": 4, "d_v": 24}
+    sizes = {"vocab_size": 2000, "d_model": 64, "d_ff": 96, "num_heads": 4, "d_k": 16, "d_v": 24}
     options = {"attention_bias": True, "output_bias": True, "position_embedding_type": "learned"}
-    return VaswaniForConditionalGeneration(VaswaniConfig(**sizes, encoder_layers=1, decoder_layers=2, **options)).eval()
+    return build_tiny_model(**sizes, encoder_layers=1, decoder_layers=2, **options)
 
 
 def test_projections_are_initialised_by_glorot_s_uniform_distribution(fresh):

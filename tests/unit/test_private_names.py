@@ -7,7 +7,6 @@ import re
 import pytest
 from transformers import GenerationConfig, GenerationMixin
 
-from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.model import generation_vaswani
 
 LISTED = set(re.findall(r"`(_\w+)`", generation_vaswani.__doc__))
@@ -19,8 +18,7 @@ def is_set_on_self(node):
 
 
 def test_the_docstring_lists_every_private_name_of_transformers_in_use():
-    tree = ast.parse(inspect.getsource(generation_vaswani))
-    nodes = list(ast.walk(tree))
+    nodes = list(ast.walk(ast.parse(inspect.getsource(generation_vaswani))))
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)}
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     ours = {name for name in defined if not hasattr(GenerationConfig, name) and not hasattr(GenerationMixin, name)}
@@ -29,8 +27,7 @@ def test_the_docstring_lists_every_private_name_of_transformers_in_use():
 
 
 @pytest.mark.parametrize("name", sorted(LISTED))
-def test_transformers_still_has_each_listed_private_name(name, build_translator):
-    model, _ = build_translator(["a dog"])
+def test_transformers_still_has_each_listed_private_name(name, tiny_model):
     config = GenerationConfig(eos_token_id=2, decoder_start_token_id=0)
-    model._prepare_special_tokens(config, device=model.device)
-    assert any(hasattr(holder, name) for holder in (VaswaniForConditionalGeneration, config, model.config))
+    tiny_model._prepare_special_tokens(config, device=tiny_model.device)
+    assert any(hasattr(holder, name) for holder in (tiny_model, config, tiny_model.config))

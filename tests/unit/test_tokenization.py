@@ -148,8 +148,7 @@ def test_too_little_text_gives_a_smaller_vocabulary_whose_size_is_a_multiple_of_
     assert SMALLEST < len(tokenizer) < 400
     assert len(tokenizer) % 8 == 0
     requested = train_tokenizer(TEXTS, vocab_size=len(tokenizer), subword_model=subword_model)
-    assert tokenizer.get_vocab() == requested.get_vocab()
-    assert tokenizer(TEXTS).input_ids == requested(TEXTS).input_ids
+    assert tokenizer.backend_tokenizer.to_str() == requested.backend_tokenizer.to_str()
     assert len(tokenizer("Gesetz garden").input_ids) == 2 + 1
     assert len(train_tokenizer([], vocab_size=1000, subword_model=subword_model)) == SMALLEST
 

@@ -144,10 +144,10 @@ def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model,
     encoded = model.model.encoder(batch["input_ids"])
     given = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
     cache = EncoderDecoderCache(given, DynamicCache())
-    parts = []
-    for ids in batch["decoder_input_ids"].split((200, 1, 1, 70, 28), dim=1):
-        outputs = model(encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=cache)
-        parts.append(outputs.logits)
+    parts = [
+        model(encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=cache).logits
+        for ids in batch["decoder_input_ids"].split((200, 1, 1, 70, 28), dim=1)
+    ]
     assert cache.get_seq_length() == LONG
     torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
