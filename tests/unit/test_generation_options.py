@@ -249,12 +249,13 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("given", ["embeds", "cache", "synced", "static", "custom", "inputs"])
+@pytest.mark.parametrize("given", ["embeds", "encoded", "cache", "synced", "static", "custom", "inputs"])
 def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, given, num_beams):
     options = {"num_beams": num_beams, "return_dict_in_generate": True}
     expected = model.generate(SOURCE, **options)
     ways = {
         "embeds": {"inputs_embeds": model.get_input_embeddings()(SOURCE), "attention_mask": MASK},
+        "encoded": {"encoder_outputs": model.get_encoder()(SOURCE), "attention_mask": MASK},
         "cache": {"input_ids": SOURCE, "past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())},
         "synced": {"input_ids": SOURCE, "synced_gpus": True},
         "static": {"input_ids": SOURCE, "cache_implementation": "static"},

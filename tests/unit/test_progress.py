@@ -22,24 +22,19 @@ def test_the_perplexity_of_a_diverging_run_is_infinite():
 
 
 def test_a_restored_tally_counts_the_sum_of_all_processes_once():
-    processes = [SimpleNamespace(device=CPU, is_main_process=is_main) for is_main in (True, False)]
-    before = [Tally(process) for process in processes]
+    def reduce(tensor, how):  # every process receives the sum
+        return sum(tally._losses for tally in tallies)
 
-    def reduce_over(tallies):
-        for process in processes:  # every process receives the sum
-            process.reduce = lambda tensor, how: sum(tally._losses for tally in tallies)
-
-    for tally, losses in zip(before, ([40.0, 30.0], [20.0, 10.0]), strict=True):
+    processes = [SimpleNamespace(device=CPU, is_main_process=is_main, reduce=reduce) for is_main in (True, False)]
+    tallies = [Tally(process) for process in processes]
+    for tally, losses in zip(tallies, ([40.0, 30.0], [20.0, 10.0]), strict=True):
         tally.add(torch.tensor(losses), torch.tensor(True), UPDATE)
-    reduce_over(before)
-    expected = before[0].compute_means()
-    after = [Tally(process) for process in processes]
-    for tally in after:
-        tally.load_state_dict(before[0].state_dict())
-    reduce_over(after)
-    for tally in after:
-        assert tally.compute_means()["loss"] == expected["loss"]
-    assert expected["loss"] == 6.0
+    assert tallies[0].compute_means()["loss"] == 6.0
+    state = tallies[0].state_dict()
+    tallies = [Tally(process) for process in processes]
+    for tally in tallies:
+        tally.load_state_dict(state)
+    assert [tally.compute_means()["loss"] for tally in tallies] == [6.0, 6.0]
 
 
 def test_updates_that_are_skipped_in_a_row_are_counted():
