@@ -1,6 +1,5 @@
 """Every option of transformers is honoured, passed on to transformers, or refused. None is ignored."""
 
-import copy
 from dataclasses import fields, replace
 from unittest import mock
 
@@ -280,31 +279,6 @@ def test_saving_refuses_an_invalid_length_penalty_type(tmp_path):
     config.validate()
     with pytest.raises(ValueError, match="length_penalty_type must be one of"):
         config.save_pretrained(tmp_path)
-
-
-def test_a_default_max_length_of_20_does_not_end_translations(model, monkeypatch):
-    long = torch.randint(3, 37, (1, 40))
-    expected = model.generate(long, suppress_tokens=[END])
-    assert expected.shape[1] > 80
-    # A Seq2SeqTrainer fills the config with defaults in this way.
-    config = copy.deepcopy(model.generation_config)
-    config.update(**config._get_default_generation_params(), defaults_only=True)
-    monkeypatch.setattr(model, "generation_config", config)
-    assert torch.equal(model.generate(long, suppress_tokens=[END]), expected)
-    assert model.generate(long, suppress_tokens=[END], max_length=20).shape[1] == 20
-
-
-def test_a_peft_model_translates_with_its_adapter(model):
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj", "fc1"], init_lora_weights=False)
-    torch.manual_seed(0)
-    adapted = peft.get_peft_model(copy.deepcopy(model), config).eval()
-    inputs = {"input_ids": SOURCE, "attention_mask": MASK}
-    found, plain = (translator.generate(**inputs, **WITH_SCORES) for translator in (adapted, model))
-    assert not torch.allclose(found.sequences_scores, plain.sequences_scores, atol=1e-3)
-    merged = adapted.merge_and_unload().generate(**inputs, **WITH_SCORES)
-    assert torch.equal(found.sequences, merged.sequences)
-    torch.testing.assert_close(found.sequences_scores, merged.sequences_scores, rtol=0, atol=1e-4)
 
 
 def test_alpha_has_the_same_bounds_in_searches_and_recipes():

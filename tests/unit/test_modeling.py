@@ -237,18 +237,6 @@ def test_a_decoder_without_an_encoded_source_is_a_language_model(tiny_model):
     torch.testing.assert_close(continued, expected[:, 4:], atol=1e-5, rtol=1e-5)
 
 
-def test_an_update_never_waits_for_the_device(tiny_config):
-    # Tensors on the meta device have no values, so code that reads a value fails here. On a GPU it would make the CPU
-    # wait.
-    with torch.device("meta"):
-        model = VaswaniForConditionalGeneration(tiny_config).train()
-        source, labels = torch.ones(2, 3, 5, dtype=torch.long)
-        mask = torch.ones_like(source)
-    outputs = model(input_ids=source, attention_mask=mask, labels=labels, num_items_in_batch=15)
-    outputs.loss.backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
 def test_encoder_outputs_may_replace_the_source(tiny_model):
     mask = (SOURCE != 1).long()
     expected = tiny_model(**INPUTS)
