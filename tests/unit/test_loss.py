@@ -85,9 +85,8 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(tensors
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     found_gradients = torch.autograd.grad(found[0], tensors)
     expected_gradients = torch.autograd.grad(expected[0], tensors)
-    for found, expected in zip(found_gradients, expected_gradients, strict=True):
-        assert found.dtype == dtype
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert [gradient.dtype for gradient in found_gradients] == [dtype] * 3
+    torch.testing.assert_close(found_gradients, expected_gradients, rtol=tolerance, atol=tolerance)
 
 
 def test_a_large_loss_scale_does_not_overflow_gradients_in_half_precision(tensors):
