@@ -11,6 +11,7 @@ from bundle_model import main as bundle
 from safetensors import safe_open
 
 from vaswani_transformer import VaswaniForConditionalGeneration, cli
+from vaswani_transformer.hub.upload import write_upload
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +80,11 @@ def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
     assert cli.main([*command, str(tmp_path / "found.de")]) == 0
     assert len(read(RECORDED)) >= 10
     assert read(tmp_path / "found.de") == read(RECORDED), f"vaswani {' '.join(command)} {RECORDED}"
+
+
+@pytest.mark.parametrize("name", ["everyday_en_de", "multi30k_tiny_lc", "parsing_craft"])
+def test_a_bundled_model_can_be_uploaded(find_bundled, tmp_path, name):
+    assert "README.md" in write_upload(find_bundled(name), tmp_path, repo_id="me/mine")
 
 
 def test_the_parser_parses_as_recorded(find_bundled, tmp_path):

@@ -103,3 +103,18 @@ def test_an_adapted_output_layer_is_used_in_the_loss(base, training):
     logits = model(input_ids=SOURCE, labels=LABELS, skip_logits=False).logits.flatten(0, 1)
     expected = cross_entropy(logits, LABELS.flatten(), label_smoothing=0.1 if training else 0)
     torch.testing.assert_close(model(input_ids=SOURCE, labels=LABELS, skip_logits=True).loss, expected)
+
+
+def test_a_search_begins_with_the_trained_prefix_of_prefix_tuning(base):
+    sizes = {"num_layers": 4, "token_dim": 12, "num_attention_heads": 3}
+    config = peft.PrefixTuningConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=3, **sizes)
+    adapted = peft.get_peft_model(base(d_k=4, d_v=4), config).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        adapted.prompt_encoder["default"].embedding.weight.normal_(std=3.0)
+    outputs = {"output_logits": True, "return_dict_in_generate": True}
+    found = adapted.generate(input_ids=SOURCE, num_beams=1, max_new_tokens=5, **outputs)
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": found.sequences[:, :-1]}
+    expected = adapted(**inputs).logits
+    torch.testing.assert_close(torch.stack(found.logits, dim=1), expected, atol=1e-5, rtol=0)
+    assert (base(d_k=4, d_v=4)(**inputs).logits - expected).abs().max() > 0.1

@@ -63,10 +63,13 @@ def test_a_sentence_longer_than_any_in_training_is_translated_with_a_warning(tra
     assert "longer than 5, the longest in training" in warnings[0]
 
 
-def test_the_column_of_a_dataset_is_translated_as_a_list_and_that_of_a_stream_sentence_by_sentence(translate):
+def test_the_column_of_a_dataset_or_table_is_translated_as_a_list_and_that_of_a_stream_one_by_one(translate):
     dataset = Dataset.from_dict({"en": SENTENCES})
     assert translate(dataset["en"]) == translate(SENTENCES)
     assert [found for [found] in translate(dataset.to_iterable_dataset()["en"])] == translate(SENTENCES)
+    assert translate(dataset.to_pandas()["en"]) == translate(SENTENCES)
+    with pytest.raises(ValueError, match="a sentence to translate must be a str, got DataFrame"):
+        translate(dataset.to_pandas())
 
 
 def test_a_value_that_is_not_a_string_is_refused(translate):

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
+from huggingface_hub.utils import validate_repo_id
 from transformers import GenerationConfig
 
 from ..files import read_object
@@ -22,7 +23,7 @@ from .card import MODEL_ID, build_card
 # Known fields of a model's JSON files that are no attributes of the objects that are read from them.
 FIELDS = {"auto_map", "custom_pipelines", "task_specific_params"}  # in config.json
 FIELDS |= {"tokenizer_class", "is_local", "local_files_only"}  # in tokenizer_config.json
-FIELDS |= {"length_penalty_type", "max_length_offset"}  # in generation_config.json
+FIELDS |= {"alignment_heads", "length_penalty_type", "max_length_offset"}  # in generation_config.json
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
@@ -62,9 +63,10 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
     """Write the model, its tokenizer, code and card to the empty `folder`. Return the names of the files.
 
     Raises:
-        ValueError: if a model outside a run has no card, or if a JSON file of settings has a field that neither
-            transformers nor this package knows, because it may be a secret.
+        ValueError: if `repo_id` is no name for the Hub, if a model outside a run has no card, or if a JSON file of
+            settings has a field that neither transformers nor this package knows, because it may be a secret.
     """
+    validate_repo_id(repo_id)
     source, network, tokenizer, _ = load(model)
     card = _find_card(source).replace(MODEL_ID, repo_id)
     known = {
@@ -98,6 +100,6 @@ def _find_card(folder: Path) -> str:
         if (run / RECIPE_FILE).exists() and folder.relative_to(run).parts[0] in (MODEL_FOLDER, CHECKPOINTS_FOLDER):
             return build_card(run, folder)
     raise ValueError(
-        f"{folder} has no card: write {CARD_FILE} beside its config.json. `vaswani card` writes it for a run, and "
-        f"`create_model_card()` of a Trainer for its model."
+        f"{folder} has no card: write {CARD_FILE} beside its config.json. `vaswani card` writes the card of a run. A "
+        f"Trainer's create_model_card() writes one into its output_dir."
     )

@@ -34,7 +34,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE, build_padding_mask, choose_cache
-from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, run_search
+from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, logger, run_search
 
 MOST_ALPHA = 10.0  # for 10,000 tokens lp(Y) is then ((5 + 10,000) / 6)^10 = 1e32, which float32 can hold
 TokenIds = int | list[int] | torch.Tensor | None
@@ -360,7 +360,18 @@ class VaswaniGenerationMixin(GenerationMixin):
         _refuse_others(call.config)
         steps, logits, encoded = self._start_steps(call, engine)
         processors, criteria = self._build_rules(call, **rules)
-        hypotheses = self._start_search(call, can_rise=can_raise(processors))
+        can_rise = can_raise(processors)
+        if (
+            can_rise
+            and call.options.early_stopping == "never"
+            and any(isinstance(some, RAISING) for some in processors)
+        ):
+            logger.warning_once(
+                "exponential_decay_length_penalty, sequence_bias and a watermark raise log P of tokens above 0. Then a "
+                "longer translation may score higher, up to the limit: pass early_stopping=True or "
+                "renormalize_logits=True."
+            )
+        hypotheses = self._start_search(call, can_rise=can_rise)
         records = call.options.start_records()
         # If decided sentences left the batch, other rows would move. Processors, criteria, records and a cache that the
         # caller sees may depend on the places of the rows.

@@ -10,7 +10,7 @@ trust_remote_code.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -123,7 +123,7 @@ def check_sentence(sentence: object) -> None:
     if not isinstance(sentence, str):
         raise ValueError(
             f"a sentence to translate must be a str, got {type(sentence).__name__}: {sentence!r}. Give several "
-            f"sentences as a list, and of a dataset give one column: dataset[NAME]."
+            f"sentences as a list, and of a dataset or table give one column: dataset[NAME]."
         )
     try:
         sentence.encode()
@@ -186,11 +186,13 @@ class TranslationPipeline(ChunkPipeline):
         return {"engine": self._engine}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
-        if isinstance(inputs, Sequence) and not isinstance(inputs, str | tuple):
-            inputs = list(inputs)  # the column of a dataset, too
-        if not isinstance(inputs, list):
-            if isinstance(inputs, Iterable) and not isinstance(inputs, str | tuple | Mapping):
+        is_table = getattr(inputs, "ndim", 1) != 1  # Iteration over a table of pandas gives the names of its columns.
+        if not (is_table or isinstance(inputs, str | tuple | Mapping)):
+            if isinstance(inputs, Collection):  # such as the column of a dataset or of a table
+                inputs = list(inputs)
+            elif isinstance(inputs, Iterable):
                 inputs = (sentence for sentence in inputs)  # Of iterables, transformers takes generators only.
+        if not isinstance(inputs, list):
             return super().__call__(inputs, **kwargs)
         for sentence in inputs:  # before the first is translated
             check_sentence(sentence)

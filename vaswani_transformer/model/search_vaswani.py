@@ -430,6 +430,11 @@ class ForwardSteps:
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T)."""
         outputs = self._run(self.model if self.outputs is None else self.forward, tokens, self.cache)
+        if self.cache is not None and self.outputs is None:
+            found = outputs.get(CACHE)
+            if found is not None and int(found.get_seq_length()) > tokens.shape[1]:
+                # An adapter, such as prefix tuning, began with a cache of its own. No step without it would be right.
+                self.cache, self.is_checked = found, True
         if self.cache is not None and not self.is_checked:
             self.is_checked = self.num_cached > 0
             expected = self._run(self.model, tokens, None)
