@@ -11,8 +11,9 @@ import benchmark_training
 import gpu_report
 import pytest
 import torch
+from shortcuts import vaswani
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import copy_weights
 
 TINY = {"vocab_size": 300, "d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
@@ -87,7 +88,7 @@ def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alik
 
 def test_the_gpu_report_measures_a_training_and_names_a_failed_training(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
-    assert cli.main([*prepare.split(), f"{tmp_path}/data"]) == 0
+    assert vaswani(*prepare.split(), f"{tmp_path}/data") == 0
     arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()
     small = "--divide_widths 16 --set tokens_per_batch=100 --set model.encoder_layers=1 --set model.decoder_layers=1"
     output = Path(tmp_path, "report.json")

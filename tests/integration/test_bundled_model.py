@@ -9,8 +9,9 @@ import sacrebleu
 import torch
 from bundle_model import main as bundle
 from safetensors import safe_open
+from shortcuts import vaswani
 
-from vaswani_transformer import VaswaniForConditionalGeneration, cli
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.hub.upload import write_upload
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
@@ -76,8 +77,8 @@ def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
     After a change of the weights, record the translations again with the command that the failing assertion prints.
     Then remove the sentences that `--dtype bfloat16` translates differently.
     """
-    command = ["translate", "--model", str(bundled_model), "--input", str(SENTENCES), "--output"]
-    assert cli.main([*command, str(tmp_path / "found.de")]) == 0
+    command = ["translate", "--model", bundled_model, "--input", SENTENCES, "--output"]
+    assert vaswani(*command, tmp_path / "found.de") == 0
     assert len(read(RECORDED)) >= 10
     assert read(tmp_path / "found.de") == read(RECORDED), f"vaswani {' '.join(command)} {RECORDED}"
 
@@ -92,8 +93,8 @@ def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
 
     `Parser(*load_translator(folder, dtype="bfloat16"))` parses in bfloat16.
     """
-    command = ["parse", "--model", str(find_bundled("parsing_craft")), "--input", str(PARSED), "--output"]
-    assert cli.main([*command, str(tmp_path / "found.mrg")]) == 0
+    command = ["parse", "--model", find_bundled("parsing_craft"), "--input", PARSED, "--output"]
+    assert vaswani(*command, tmp_path / "found.mrg") == 0
     assert len(read(RECORDED_TREES)) >= 6
     assert read(tmp_path / "found.mrg") == read(RECORDED_TREES), f"vaswani {' '.join(command)} {RECORDED_TREES}"
 
@@ -104,8 +105,8 @@ def test_the_captions_of_the_test_set_are_translated_as_recorded(find_bundled, d
     for side in ("en", "de"):
         lines = read(stem.with_name(f"{stem.name}.{side}"))[:50]
         (tmp_path / f"first.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = ["translate", "--model", str(find_bundled("multi30k_tiny_lc")), "--input", str(tmp_path / "first.en")]
-    assert cli.main([*command, "--length_penalty", "1.4", "--output", str(tmp_path / "found.de")]) == 0
+    command = ["translate", "--model", find_bundled("multi30k_tiny_lc"), "--input", tmp_path / "first.en"]
+    assert vaswani(*command, "--length_penalty", "1.4", "--output", tmp_path / "found.de") == 0
     found = read(tmp_path / "found.de")
     recorded = read(RECORDED_CAPTIONS)
     assert sum(ours != theirs for ours, theirs in zip(found, recorded, strict=True)) <= 1

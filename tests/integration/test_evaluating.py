@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer.evaluation import metrics
 from vaswani_transformer.evaluation.likelihood import compute_perplexity
 from vaswani_transformer.evaluation.metrics import Score, build_metrics, compute_scores
@@ -34,8 +34,8 @@ def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
     written = tmp_path / "out.de"
     file = tmp_path / "test.json"
-    options = ["--num_beams", "2", "--max_length_offset", "2", "--translations", str(written), "--json", str(file)]
-    assert cli.main(["evaluate", "--model", str(tmp_path / "m"), "--test", files[0], files[0], *options]) == 0
+    options = ["--num_beams", "2", "--max_length_offset", "2", "--translations", written, "--json", file]
+    assert vaswani("evaluate", "--model", tmp_path / "m", "--test", files[0], files[0], *options) == 0
     model = load_translator(tmp_path / "m")
     value = compute_perplexity(*model, list(zip(REFERENCES, REFERENCES, strict=True)))
     search = "num_beams:2|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:2|early_stopping:never"
@@ -71,7 +71,7 @@ def test_the_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanw
 
     monkeypatch.setattr(metrics, "compute_scores", end_training)
     options = ["--test", files[0], files[0], "--num_beams", "1", "--max_length_offset", "1"]
-    assert cli.main(["evaluate", "--model", str(tmp_path / "run"), *options]) == 0
+    assert vaswani("evaluate", "--model", tmp_path / "run", *options) == 0
     printed = capsys.readouterr()
     assert printed.out.endswith(f"fingerprint {fingerprint}\n")
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
@@ -81,8 +81,8 @@ def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(bu
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
     (tmp_path / "test.jsonl").write_text('{"en": "a\\tb\\r\\nc", "de": "\\"d\\u2028e"}\n{"en": "", "de": "f"}\n')
     files = [str(tmp_path / name) for name in ("out.de", "table.tsv")]
-    command = ["evaluate", "--model", str(tmp_path / "m"), "--test", str(tmp_path / "test.jsonl"), "--translations"]
-    assert cli.main([*command, files[0], "--table", files[1], "--num_beams", "1", "--max_length_offset", "1"]) == 0
+    command = ["evaluate", "--model", tmp_path / "m", "--test", tmp_path / "test.jsonl", "--translations"]
+    assert vaswani(*command, files[0], "--table", files[1], "--num_beams", "1", "--max_length_offset", "1") == 0
     translations, table = ((tmp_path / name).read_text(encoding="utf-8") for name in ("out.de", "table.tsv"))
     first, second, _ = translations.split("\n")
     assert table == f'source\thypothesis\treference\na b c\t{first}\t"d e\n\t{second}\tf\n'
@@ -94,8 +94,8 @@ def test_the_bleu_of_the_paper_uses_the_target_language_of_the_model_unless_anot
     tasks = custom_pipelines("translation_en_to_fr")
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m", custom_pipelines=tasks)
     for more, language in (([], "fr"), (["--target_language", "de"], "de")):
-        arguments = ["--model", str(tmp_path / "m"), "--test", files[0], files[0], "--max_length_offset", "1", *more]
-        assert cli.main(["evaluate", *arguments, "--num_beams", "1"]) == 0
+        arguments = ["--model", tmp_path / "m", "--test", files[0], files[0], "--max_length_offset", "1", *more]
+        assert vaswani("evaluate", *arguments, "--num_beams", "1") == 0
         assert f"-{language}-split|" in capsys.readouterr().out
 
 
@@ -103,16 +103,16 @@ def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones
     build_translator, files, tmp_path, capsys
 ):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
-    command = ["evaluate", "--model", str(tmp_path / "m"), "--test", files[0], files[0], "--num_beams", "1"]
-    command += ["--max_length_offset", "1", "--translations", str(tmp_path / "out.de"), "--references"]
-    assert cli.main([*command, files[1], files[0]]) == 0
+    command = ["evaluate", "--model", tmp_path / "m", "--test", files[0], files[0], "--num_beams", "1"]
+    command += ["--max_length_offset", "1", "--translations", tmp_path / "out.de", "--references"]
+    assert vaswani(*command, files[1], files[0]) == 0
     hypotheses = (tmp_path / "out.de").read_text(encoding="utf-8").splitlines()
     expected = compute_scores(hypotheses, [REFERENCES, CLOSE, REFERENCES], build_metrics())
     assert capsys.readouterr().out.splitlines()[:5] == list(map(str, expected))
 
 
 def test_a_file_of_translations_is_scored_without_a_model(files, capsys):
-    assert cli.main(["evaluate", "--hypotheses", files[1], "--references", files[0], "--lowercase"]) == 0
+    assert vaswani("evaluate", "--hypotheses", files[1], "--references", files[0], "--lowercase") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == list(map(str, compute_scores(CLOSE, [REFERENCES], build_metrics(lowercase=True))))
 
@@ -130,7 +130,7 @@ def test_a_file_of_translations_is_scored_without_a_model(files, capsys):
 )
 def test_options_that_do_not_fit_together_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        cli.main(["evaluate", *arguments])
+        vaswani("evaluate", *arguments)
     error = capsys.readouterr().err
     assert error.startswith("usage: vaswani evaluate [-h]")
     assert f"vaswani evaluate: error: {message}" in error

@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
+from shortcuts import vaswani
 
-from vaswani_transformer import cli, train_tokenizer
+from vaswani_transformer import train_tokenizer
 from vaswani_transformer.export import ctranslate2_converter, onnx_export
 from vaswani_transformer.loading import load_tokenizer
 
@@ -172,8 +173,8 @@ def test_the_export_command_prints_the_search_settings_of_the_model(half_trained
     half_trained_model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     output = str(tmp_path / "export")
-    command = ["export", "--model", str(tmp_path / "model"), "--format", "ctranslate2", "--quantization", "int8"]
-    assert cli.main([*command, "--output", output]) == 0
+    command = ["export", "--model", tmp_path / "model", "--format", "ctranslate2", "--quantization", "int8"]
+    assert vaswani(*command, "--output", output) == 0
     printed = capsys.readouterr().out
     for setting in (output, "num_beams=4", "length_penalty=0.6", "max_length_offset=50"):
         assert setting in printed

@@ -6,10 +6,11 @@ from argparse import Namespace
 
 import pytest
 import torch
+from shortcuts import vaswani
 from torch import nn
 from transformers import AutoTokenizer
 
-from vaswani_transformer import VaswaniForConditionalGeneration, cli
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.conversion import fairseq
 from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer, read_dictionary
 
@@ -180,7 +181,7 @@ def test_a_converted_checkpoint_translates(write_checkpoint, reference, tmp_path
     # Newer checkpoints hold their settings in `cfg` instead of `args`.
     path = write_checkpoint({"args": None, "cfg": {"model": SETTINGS}, "model": reference.checkpoint_weights()})
     output = tmp_path / "ours"
-    assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(output)]) == 0
+    assert vaswani("convert", "--from", "fairseq", "--model", path, "--output", output) == 0
     model = VaswaniForConditionalGeneration.from_pretrained(output)
     tokenizer = AutoTokenizer.from_pretrained(output)
     inputs = tokenizer(["ein klein@@ er Hund"], return_tensors="pt")
@@ -233,7 +234,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_not_executed(write_checkpoi
         ({"args": Namespace(**SETTINGS), "model": {"encoder": [1]}}, "is no Transformer of fairseq: KeyError"),
     ):
         path = write_checkpoint(content)
-        assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(tmp_path / "ours")]) == 1
+        assert vaswani("convert", "--from", "fairseq", "--model", path, "--output", tmp_path / "ours") == 1
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1

@@ -10,9 +10,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+from shortcuts import vaswani
 from tiny_training import PAIRS, TINY, train
 
-from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.training import loop
 from vaswani_transformer.training.setup import build_run
@@ -129,4 +129,4 @@ def test_a_full_disk_leaves_the_old_model_with_all_its_files(unfinished_run, dat
     finish_run(data, run)
     assert read_files(run / "model") == after
     assert (run / "model" / "README.md").exists() == bool(before)
-    assert cli.main(["check", "--model", str(run)]) == 0
+    assert vaswani("check", "--model", run) == 0

@@ -1,8 +1,8 @@
 """`vaswani heads` scores the heads of a model, and `vaswani attention` refuses heads that the model does not have."""
 
 import pytest
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer.attention.heads import RELATIONS
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 
@@ -25,7 +25,7 @@ def write_files(folder, pairs):
     """Write the sources and the targets of `pairs` into files, and return the options that name these files."""
     for name, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return ["--source", str(folder / "source"), "--target", str(folder / "target")]
+    return ["--source", folder / "source", "--target", folder / "target"]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def files(tmp_path, pairs):
 
 
 def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, capsys):
-    assert cli.main(["heads", "--model", str(untrained), *files]) == 0
+    assert vaswani("heads", "--model", untrained, *files) == 0
     printed = capsys.readouterr().out
     assert f"sentences of {files[1]}: measured 41, left out 1 (empty or longer than 512 tokens)" in printed
     for relation in RELATIONS:
@@ -54,7 +54,7 @@ def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, c
 )
 def test_a_layer_or_head_that_the_model_does_not_have_is_refused(untrained, tmp_path, command, message, capsys):
     name, *options = command
-    given = ["--source", "a dog", "--target", "ein Hund", "--output", str(tmp_path)]
-    assert cli.main([name, "--model", str(untrained), *given, *options]) == 1
+    given = ["--source", "a dog", "--target", "ein Hund", "--output", tmp_path]
+    assert vaswani(name, "--model", untrained, *given, *options) == 1
     error = capsys.readouterr().err
     assert message in error

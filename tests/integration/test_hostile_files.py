@@ -10,9 +10,10 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from shortcuts import vaswani
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vaswani_transformer import TranslationPipeline, VaswaniForConditionalGeneration, cli
+from vaswani_transformer import TranslationPipeline, VaswaniForConditionalGeneration
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.translation.translator import Translator
@@ -98,14 +99,14 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, caps
     dev = tmp_path / "dev"
     dev.write_text("a cat runs\n")
     arguments = {
-        "translate": ["--model", str(folder)],
-        "prepare": ["--keep_vocabulary", str(folder), "--train", *[str(text)] * 2, "--dev", *[str(dev)] * 2],
-        "convert": ["--from", "marian", "--model", str(folder)],
+        "translate": ["--model", folder],
+        "prepare": ["--keep_vocabulary", folder, "--train", *[text] * 2, "--dev", *[dev] * 2],
+        "convert": ["--from", "marian", "--model", folder],
     }[command]
     if command != "translate":
-        arguments += ["--output", str(tmp_path / "output")]
+        arguments += ["--output", tmp_path / "output"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
-    assert cli.main([command, *arguments]) == 1
+    assert vaswani(command, *arguments) == 1
     assert "can only be read by the Python code that comes with it, and such code is not run" in capsys.readouterr().err
     assert not (folder / "has_run").exists()
     assert sys.stdin.read() == "1\nThe dog runs.\n"
@@ -186,7 +187,7 @@ def test_a_damaged_model_is_refused_with_one_line(folder, name, capsys):
     damage(folder)
     with pytest.raises((ValueError, OSError), match=message):
         load_translator(folder)
-    assert cli.main(["translate", "--model", str(folder), "--input", str(folder / "config.json")]) == 1
+    assert vaswani("translate", "--model", folder, "--input", folder / "config.json") == 1
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -210,8 +211,8 @@ def test_a_very_long_line_is_cut_with_a_warning(translator, whole, tmp_path, mon
     assert pipe(line, max_new_tokens=4) == pipe(shorter, max_new_tokens=4)
     assert warnings[0].endswith("50 of its tokens are translated. Split it into sentences.")
     (tmp_path / "long.en").write_text(f"{line}\nab\n")
-    command = ["translate", "--model", str(whole), "--input", str(tmp_path / "long.en"), "--max_length_offset", "1"]
-    assert cli.main([*command, "--num_beams", "1"]) == 0
+    command = ["translate", "--model", whole, "--input", tmp_path / "long.en", "--max_length_offset", "1"]
+    assert vaswani(*command, "--num_beams", "1") == 0
     printed = capsys.readouterr()
     assert printed.out.count("\n") == 2
     assert "sentences cut to their first 50 tokens: 1." in printed.err

@@ -8,9 +8,10 @@ import shutil
 import pytest
 import sentencepiece
 import torch
+from shortcuts import vaswani
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
-from vaswani_transformer import VaswaniForConditionalGeneration, cli
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.conversion import marian as conversion
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.model.pipeline_vaswani import TranslationPipeline
@@ -198,8 +199,8 @@ def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model
 def test_the_command_prints_what_marian_computes_differently(build_translator, tmp_path, capsys):
     texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
-    arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
-    assert cli.main(arguments) == 0
+    arguments = ["convert", "--to", "marian", "--model", tmp_path / "ours", "--output", tmp_path / "theirs"]
+    assert vaswani(*arguments) == 0
     printed = capsys.readouterr().out
     assert "layer_norm_eps is always 1e-05, not 1e-06" in printed
     assert "no length_penalty_type='gnmt', max_length_offset=50" in printed
@@ -221,7 +222,7 @@ def test_a_wrong_conversion_is_noticed_before_files_are_written(build_marian_mod
 
 def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, capsys):
     output = tmp_path / "ours"
-    assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0
+    assert vaswani("convert", "--from", "marian", "--model", marian_folder, "--output", output) == 0
     assert "Its tokenizer is MarianTokenizer" in capsys.readouterr().out
     marian = MarianMTModel.from_pretrained(marian_folder)
     theirs = MarianTokenizer.from_pretrained(marian_folder)
@@ -250,9 +251,9 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, cap
 def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_path, capsys):
     for name in ("train", "dev"):
         (tmp_path / name).write_text(f"the dog runs {name}\n")
-    files = [option for name in ("train", "dev") for option in (f"--{name}", *[str(tmp_path / name)] * 2)]
-    options = ["--keep_vocabulary", str(marian_folder), "--output", str(tmp_path / "data")]
-    assert cli.main(["prepare", *files, *options]) == 1
+    files = [option for name in ("train", "dev") for option in (f"--{name}", *[tmp_path / name] * 2)]
+    options = ["--keep_vocabulary", marian_folder, "--output", tmp_path / "data"]
+    assert vaswani("prepare", *files, *options) == 1
     error = capsys.readouterr().err
     assert f"needs a tokenizer with a tokenizer.json, and {marian_folder} has a MarianTokenizer" in error
     folder = shutil.copytree(marian_folder, tmp_path / "separate")

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 import torch
+from shortcuts import vaswani
 from tiny_training import PAIRS, TINY, assert_close, read_log, weights
 
-from vaswani_transformer import cli
 from vaswani_transformer.runs import find_model_folder, read_update
 from vaswani_transformer.training import loop
 
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
         (folder / f"train.{name}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
         (folder / f"dev.{name}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS[:9]))
     text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev"), "--set", "model.dropout=0.2"]
-    assert cli.main(["prepare", "--recipe", str(folder / "mine.json"), *text, "--output", str(folder / "data")]) == 0
+    assert vaswani("prepare", "--recipe", folder / "mine.json", *text, "--output", folder / "data") == 0
     return folder / "data"
 
 
@@ -31,9 +31,7 @@ def names(folder, stem):
 
 
 def train_to(run, data, num_updates, *options):
-    return cli.main(
-        ["train", "--data", str(data), "--output", str(run), "--num_updates", str(num_updates), *map(str, options)]
-    )
+    return vaswani("train", "--data", data, "--output", run, "--num_updates", num_updates, *options)
 
 
 @pytest.fixture(scope="module")
@@ -223,8 +221,8 @@ def test_a_run_does_not_begin_inside_a_model_folder(data, whole, capsys):
 
 def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_path, capsys):
     text = ["--train", *names(data.parent, "train"), "--dev", *names(data.parent, "dev")]
-    recipe = ["--recipe", str(data / "recipe.json"), "--set", "vocab_size=290"]
-    assert cli.main(["prepare", *recipe, *text, "--output", str(tmp_path / "data")]) == 0
+    recipe = ["--recipe", data / "recipe.json", "--set", "vocab_size=290"]
+    assert vaswani("prepare", *recipe, *text, "--output", tmp_path / "data") == 0
     for other, changes, message in (
         (data, ["--set", "model.d_ff=20"], "has another architecture than the recipe: d_ff was 24, is 20."),
         (tmp_path / "data", [], f"{trained} has another vocabulary than {tmp_path / 'data'}: prepare with --keep"),

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer.parsing import parser as parser_module
 from vaswani_transformer.parsing.linearisation import read_pairs
 from vaswani_transformer.parsing.parser import Parser, load_parser, split_words
@@ -109,21 +109,21 @@ def saved(model, tokenizer, tmp_path, monkeypatch):
 def test_the_command_writes_one_tree_for_each_line(saved, model, tokenizer, tmp_path, capsys):
     assert load_parser(saved, **SHORT)(SENTENCES) == Parser(model, tokenizer, **SHORT)(SENTENCES)
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    command = ["parse", "--model", str(saved), "--input", str(tmp_path / "in.txt"), "--num_beams", "1"]
-    assert cli.main([*command, "--output", str(tmp_path / "out.mrg")]) == 0
+    command = ["parse", "--model", saved, "--input", tmp_path / "in.txt", "--num_beams", "1"]
+    assert vaswani(*command, "--output", tmp_path / "out.mrg") == 0
     lines = (tmp_path / "out.mrg").read_text(encoding="utf-8").split("\n")
     assert [tree.words for tree in parse_trees(lines, name="out")] == [split_words(text) for text in SENTENCES if text]
     assert [bool(line) for line in lines] == [True, False, True, True, False]
     assert "0 of 4 outputs repaired" in capsys.readouterr().err
-    assert cli.main(command) == 0
+    assert vaswani(*command) == 0
     printed = capsys.readouterr().out
     assert next(parse_trees(printed.split("\n"), name="printed")).words == split_words(SENTENCES[0])
 
 
 def test_the_command_scores_against_gold_trees(saved, treebank, tmp_path, capsys):
     output = tmp_path / "out.mrg"
-    command = ["parse", "--model", str(saved), "--num_beams", "1", "--gold", str(treebank)]
-    assert cli.main([*command, "--output", str(output)]) == 0
+    command = ["parse", "--model", saved, "--num_beams", "1", "--gold", treebank]
+    assert vaswani(*command, "--output", output) == 0
     assert "F1 " in capsys.readouterr().out
     assert [tree.leaves[0].tag for tree in read_trees(output)] == ["DT", "PRP", "NNS"]
 
@@ -131,9 +131,9 @@ def test_the_command_scores_against_gold_trees(saved, treebank, tmp_path, capsys
 def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
     dev = tmp_path / "dev.mrg"
     dev.write_text(f"{treebank.read_text(encoding='utf-8')}\n", encoding="utf-8")
-    files = ["--train", str(treebank), str(treebank), "--dev", str(dev), "--output", str(tmp_path / "data")]
+    files = ["--train", treebank, treebank, "--dev", dev, "--output", tmp_path / "data"]
     options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
-    assert cli.main(["prepare", *files, *options]) == 0
+    assert vaswani("prepare", *files, *options) == 0
     assert "train: read 6 pairs, dropped none, kept 6 pairs with" in capsys.readouterr().out
     dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from shortcuts import vaswani
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.translator import Translator
 
@@ -38,7 +39,7 @@ def files(tmp_path):
 
 
 def run(command, *arguments):
-    return cli.main([command, *map(str, arguments), "--max_length_offset", "3"])
+    return vaswani(command, *arguments, "--max_length_offset", "3")
 
 
 def test_an_ensemble_writes_a_score_before_each_translation(folders, files):

@@ -12,6 +12,7 @@ import pytest
 import transformers
 from hub_stand_in import COMMIT, running_hub
 from safetensors.torch import load_file, save_file
+from shortcuts import vaswani
 from tiny_training import DESCRIPTION
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -95,7 +96,7 @@ def hub(monkeypatch):
 def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_private(run, hostile, hub, tmp_path, capsys):
     for folder, more in ((run, ["--private"]), (hostile, [])):
         repository = f"me/{folder.name}"
-        assert cli.main(["push", "--model", str(folder), "--repo_id", repository, *more]) == 0
+        assert vaswani("push", "--model", folder, "--repo_id", repository, *more) == 0
         files = hub.repositories[repository]
         assert files.keys() == FILES
         assert f'model="{repository}"' in files["README.md"].decode()
@@ -110,7 +111,7 @@ def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_private(r
 
 
 def test_a_dry_run_writes_the_files_that_would_be_uploaded(run, tmp_path, capsys):
-    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--dry_run", str(tmp_path / "seen")]) == 0
+    assert vaswani("push", "--model", run, "--repo_id", "me/tiny", "--dry_run", tmp_path / "seen") == 0
     seen = {path.name for path in (tmp_path / "seen").iterdir()}
     assert set(capsys.readouterr().out.split()) == seen == FILES
 
@@ -149,7 +150,7 @@ def test_an_upload_without_card_login_or_hub_or_to_a_public_repository_in_place_
         sharing.upload_model(run, "me/tiny", private=True)
     assert not hub.repositories["me/tiny"]
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
-    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny"]) == 1
+    assert vaswani("push", "--model", run, "--repo_id", "me/tiny") == 1
     assert "the Hugging Face Hub does not answer" in capsys.readouterr().err
     monkeypatch.setattr(sharing, "get_token", lambda: None)
     with pytest.raises(ValueError, match="uploading needs a login: run `hf auth login`, or set HF_TOKEN"):
@@ -289,7 +290,7 @@ print(json.dumps(results))
 
 def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
-    arguments = ["me/tiny", str(run / "model"), json.dumps(SENTENCES), str(tmp_path / "saved again")]
+    arguments = ["me/tiny", run / "model", json.dumps(SENTENCES), tmp_path / "saved again"]
     results = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")
     model, tokenizer = load_translator(run)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer import pipeline as vaswani_pipeline
 from vaswani_transformer.model.pipeline_vaswani import SEVERAL_SENTENCES, custom_pipelines, split_text
 from vaswani_transformer.translation.translator import Translator, translate
@@ -41,7 +41,7 @@ def paragraph(tmp_path, folder):
     output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
     names = ["--model", folder, "--input", text, "--output", output, "--max_length_offset", 1]
-    return ["translate", *map(str, names)], output
+    return ["translate", *names], output
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -80,7 +80,7 @@ def test_a_paragraph_is_translated_sentence_by_sentence(sentencex, pipe, paragra
     assert constructed(text, max_new_tokens=6)[0]["translation_text"] == expected
     assert translate(pipe.model, pipe.tokenizer, [text, ""], **OPTION, max_new_tokens=6) == [expected, ""]
     command, output = paragraph
-    assert cli.main([*command, "--split_sentences"]) == 0
+    assert vaswani(*command, "--split_sentences") == 0
     alone = translate(pipe.model, pipe.tokenizer, SENTENCES, max_length_offset=1)
     assert output.read_bytes().decode() == PARAGRAPH.replace("\r\n\n", "\n").format(*alone) + "\n"
 
@@ -101,26 +101,26 @@ def test_a_translation_does_not_continue_with_sentences_split_differently(senten
     command, _ = paragraph
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", None)
-        assert cli.main([*command, "--split_sentences"]) == 1
-    assert cli.main(command) == 1
+        assert vaswani(*command, "--split_sentences") == 1
+    assert vaswani(*command) == 1
     assert "split_sentences was true, is false" in capsys.readouterr().err
 
 
 def test_scores_say_that_sentences_were_split(sentencex, folder, paragraph, capsys):
     text = paragraph[0][4]
-    assert cli.main(["evaluate", "--model", str(folder), "--test", text, text, "--split_sentences"]) == 0
+    assert vaswani("evaluate", "--model", folder, "--test", text, text, "--split_sentences") == 0
     printed = capsys.readouterr()
     assert "|split_sentences  model" in printed.out
     assert "several" not in printed.err
 
 
 def test_alignments_of_split_sentences_are_refused(paragraph, tmp_path, capsys):
-    assert cli.main([*paragraph[0], "--split_sentences", "--alignments", str(tmp_path / "links")]) == 1
+    assert vaswani(*paragraph[0], "--split_sentences", "--alignments", tmp_path / "links") == 1
     assert "--alignments needs plain lines" in capsys.readouterr().err
 
 
 def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(pipe, paragraph, capsys, monkeypatch):
-    assert cli.main(paragraph[0]) == 0
+    assert vaswani(*paragraph[0]) == 0
     assert (
         "several sentences, one of which may be missing in the translation: 2. Split them, or give --split_sentences."
         in (capsys.readouterr().err)
@@ -160,7 +160,7 @@ def test_single_sentences_are_not_counted_as_several():
 
 def test_a_sentence_splitter_that_is_missing_or_loses_characters_is_an_error(pipe, paragraph, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    assert cli.main([*paragraph[0], "--split_sentences"]) == 1
+    assert vaswani(*paragraph[0], "--split_sentences") == 1
     assert "pip install sentencex" in capsys.readouterr().err
     with pytest.raises(ImportError, match="pip install sentencex"):
         pipe("A dog.", **OPTION)

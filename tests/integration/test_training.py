@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from shortcuts import vaswani
 from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, log_without_times, read_log, train, weights
 
-from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
@@ -173,7 +173,7 @@ def test_a_run_whose_log_was_cut_continues_and_still_has_a_cost_and_a_card(copy_
     model = train(TINY, tiny_data, run, log_interval=3)
     assert_close(weights(whole / "model"), weights(model))
     for command in (["cost"], ["card"]):
-        assert cli.main([*command, "--run", str(run)]) == 0
+        assert vaswani(*command, "--run", run) == 0
 
 
 def test_a_full_disk_is_an_error_and_the_run_continues_when_there_is_room(whole, tiny_data, tmp_path, little_room):

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from shortcuts import vaswani
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
 from vaswani_transformer.commands.translate import DECIDING
@@ -18,7 +19,9 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-TOKENS_PER_BATCH = 20  # `translate` saves its work in windows, here of 20 lines. The text has four and a half windows.
+TOKENS_PER_BATCH = (
+    "20"  # `translate` saves its work in windows, here of 20 lines. The text has four and a half windows.
+)
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli
@@ -53,7 +56,7 @@ def small_windows(monkeypatch):
 
 def arguments(model_folder, text, output, *more):
     files = ["--model", model_folder, "--input", text, *([] if output is None else ["--output", output])]
-    return [*map(str, ["translate", *files, "--max_length_offset", 2, "--tokens_per_batch", TOKENS_PER_BATCH, *more])]
+    return ["translate", *files, "--max_length_offset", "2", "--tokens_per_batch", TOKENS_PER_BATCH, *more]
 
 
 def test_a_translation_does_not_continue_with_other_options_or_another_model(
@@ -61,27 +64,27 @@ def test_a_translation_does_not_continue_with_other_options_or_another_model(
 ):
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", None)
-        assert cli.main(arguments(model_folder, text, tmp_path / "out")) == 1
+        assert vaswani(*arguments(model_folder, text, tmp_path / "out")) == 1
     other = shutil.copytree(model_folder, tmp_path / "other")
     VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(model_folder)).save_pretrained(other)
-    assert cli.main(arguments(other, text, tmp_path / "out", "--num_beams", "2", "--scores")) == 1
+    assert vaswani(*arguments(other, text, tmp_path / "out", "--num_beams", "2", "--scores")) == 1
     changes = 'begun with other settings: model was ".*", is ".*"; num_beams was not set, is 2; scores was false, is'
     assert re.search(changes, capsys.readouterr().err)
-    assert cli.main(arguments(model_folder, text, tmp_path / "out")) == 0
+    assert vaswani(*arguments(model_folder, text, tmp_path / "out")) == 0
     assert (tmp_path / "out").read_text().count("\n") == len(SENTENCES)
 
 
 def test_compressed_files_and_pipes_give_the_same_translations(model_folder, text, tmp_path, capsys):
-    assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
+    assert vaswani(*arguments(model_folder, text, tmp_path / "whole")) == 0
     compressed = tmp_path / "text.gz"
     fifo = tmp_path / "fifo"
     compressed.write_bytes(gzip.compress(text.read_bytes()))
     capsys.readouterr()
-    assert cli.main(arguments(model_folder, compressed, None)) == 0
+    assert vaswani(*arguments(model_folder, compressed, None)) == 0
     assert capsys.readouterr().out == (tmp_path / "whole").read_text()
     os.mkfifo(fifo)
-    writer = subprocess.Popen(["cp", str(text), str(fifo)])
-    assert cli.main(arguments(model_folder, fifo, tmp_path / "piped")) == 0
+    writer = subprocess.Popen(["cp", text, fifo])
+    assert vaswani(*arguments(model_folder, fifo, tmp_path / "piped")) == 0
     assert writer.wait() == 0
     assert (tmp_path / "piped").read_bytes() == (tmp_path / "whole").read_bytes()
 
@@ -98,7 +101,7 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
         num_processes = 2
 
     monkeypatch.setattr("vaswani_transformer.translation.files.find_processes", Two)
-    assert cli.main(["translate", "--model", str(model_folder), "--input", str(text)]) == 1
+    assert vaswani("translate", "--model", model_folder, "--input", text) == 1
     assert "2 processes can share a file, but not a pipe: name files" in capsys.readouterr().err
 
 
@@ -106,16 +109,16 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
 def test_two_processes_continue_the_work_of_a_killed_process_and_write_the_same_file(
     model_folder, text, tmp_path, capsys
 ):
-    options = ["--nbest", 2, "--scores"]
-    assert cli.main(arguments(model_folder, text, tmp_path / "whole", *options)) == 0
+    options = ["--nbest", "2", "--scores"]
+    assert vaswani(*arguments(model_folder, text, tmp_path / "whole", *options)) == 0
     output = tmp_path / "out"
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(seconds=0.5))
-    process = subprocess.Popen([sys.executable, str(program), *arguments(model_folder, text, output, *options)])
+    process = subprocess.Popen([sys.executable, program, *arguments(model_folder, text, output, *options)])
     first = tmp_path / "out.partial" / "lines-000000000001"
     while process.poll() is None and not first.exists():
         time.sleep(0.01)
-    assert cli.main(arguments(model_folder, text, output, *options)) == 1
+    assert vaswani(*arguments(model_folder, text, output, *options)) == 1
     assert "another process writes in" in capsys.readouterr().err
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
@@ -124,7 +127,7 @@ def test_two_processes_continue_the_work_of_a_killed_process_and_write_the_same_
     program.write_text(PROGRAM.format(seconds=0))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, str(program), *arguments(model_folder, text, output, *options)]
+    command = [*torchrun, program, *arguments(model_folder, text, output, *options)]
     subprocess.run(command, env=environment, check=True, timeout=900)
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
     assert not (tmp_path / "out.partial").exists()

@@ -1,0 +1,27 @@
+"""Shortcuts of many tests: run a command, write and change small files, and make a pickle that must not be read."""
+
+import json
+import sys
+
+from vaswani_transformer import cli
+
+
+def vaswani(*arguments):
+    """Run a command, and return its exit status. Arguments may be paths and numbers, too."""
+    return cli.main([str(argument) for argument in arguments])
+
+
+def write_lines(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def change_json(path, **values):
+    """Replace the `values` of a JSON object in a file, or add them."""
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+class Program:
+    """An object whose pickle, when it is read, ends the process."""
+
+    def __reduce__(self):
+        return sys.exit, ("the pickle has been run",)
