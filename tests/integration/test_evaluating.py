@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from shortcuts import vaswani
+from shortcuts import vaswani, write_lines
 
 from vaswani_transformer.evaluation import metrics
 from vaswani_transformer.evaluation.likelihood import compute_perplexity
@@ -24,40 +24,46 @@ def files(tmp_path):
     paths = []
     for name, lines in (("ref.de", REFERENCES), ("close.de", CLOSE), ("far.de", FAR)):
         paths.append(tmp_path / name)
-        paths[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return list(map(str, paths))
+        write_lines(paths[-1], lines)
+    return paths
 
 
-def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint(
-    build_translator, files, tmp_path, capsys
-):
-    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
+@pytest.fixture(scope="module")
+def model(build_translator, tmp_path_factory):
+    """The folder of an untrained model."""
+    folder = tmp_path_factory.mktemp("model")
+    build_translator(REFERENCES, vocab_size=300, folder=folder)
+    return folder
+
+
+def evaluate(model, *options):
+    return vaswani("evaluate", "--model", model, "--num_beams", 2, "--max_length_offset", 2, *options)
+
+
+def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint(model, files, tmp_path, capsys):
     written = tmp_path / "out.de"
     file = tmp_path / "test.json"
-    options = ["--num_beams", "2", "--max_length_offset", "2", "--translations", written, "--json", file]
-    assert vaswani("evaluate", "--model", tmp_path / "m", "--test", files[0], files[0], *options) == 0
-    model = load_translator(tmp_path / "m")
-    value = compute_perplexity(*model, list(zip(REFERENCES, REFERENCES, strict=True)))
+    assert evaluate(model, "--test", files[0], files[0], "--translations", written, "--json", file) == 0
+    value = compute_perplexity(*load_translator(model), list(zip(REFERENCES, REFERENCES, strict=True)))
     search = "num_beams:2|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:2|early_stopping:never"
-    fingerprint = fingerprint_model(tmp_path / "m")
+    fingerprint = fingerprint_model(model)
     hypotheses = written.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     scores = compute_scores(hypotheses, [REFERENCES], build_metrics())
     assert capsys.readouterr().out.splitlines() == [
         *map(str, scores),
         f"perplexity {value:.3f} per sub-word, no label smoothing",
-        f"search {search}  model {tmp_path / 'm'}  fingerprint {fingerprint}",
+        f"search {search}  model {model}  fingerprint {fingerprint}",
     ]
     found = read_scores("newstest2014", file)
     perplexity = Score("perplexity", pytest.approx(value), "per sub-word, no label smoothing")
     assert found == Evaluation("newstest2014", [*scores, perplexity], search, fingerprint)
     assert {score.name for score in found.scores} == METRICS.keys()
-    assert json.loads(file.read_text())["models"] == [str(tmp_path / "m")]
+    assert json.loads(file.read_text())["models"] == [str(model)]
 
 
 def test_the_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanwhile(
-    build_translator, files, tmp_path, capsys, monkeypatch
+    build_translator, model, files, tmp_path, capsys, monkeypatch
 ):
-    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "later")
     checkpoint, newer = [tmp_path / "run" / "checkpoints" / f"step-0000000{number}" for number in (1, 2)]
     build_translator(CLOSE, vocab_size=300, folder=checkpoint)
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
@@ -65,25 +71,23 @@ def test_the_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanw
 
     def end_training(*args):
         for folder in (newer, tmp_path / "run" / "model"):
-            shutil.copytree(tmp_path / "later", folder)
+            shutil.copytree(model, folder)
         shutil.rmtree(checkpoint)
         return compute_scores(*args)
 
     monkeypatch.setattr(metrics, "compute_scores", end_training)
-    options = ["--test", files[0], files[0], "--num_beams", "1", "--max_length_offset", "1"]
-    assert vaswani("evaluate", "--model", tmp_path / "run", *options) == 0
+    assert evaluate(tmp_path / "run", "--test", files[0], files[0]) == 0
     printed = capsys.readouterr()
     assert printed.out.endswith(f"fingerprint {fingerprint}\n")
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
 
 
-def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(build_translator, tmp_path):
-    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
+def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(model, tmp_path):
     (tmp_path / "test.jsonl").write_text('{"en": "a\\tb\\r\\nc", "de": "\\"d\\u2028e"}\n{"en": "", "de": "f"}\n')
-    files = [str(tmp_path / name) for name in ("out.de", "table.tsv")]
-    command = ["evaluate", "--model", tmp_path / "m", "--test", tmp_path / "test.jsonl", "--translations"]
-    assert vaswani(*command, files[0], "--table", files[1], "--num_beams", "1", "--max_length_offset", "1") == 0
-    translations, table = ((tmp_path / name).read_text(encoding="utf-8") for name in ("out.de", "table.tsv"))
+    files = [tmp_path / name for name in ("out.de", "table.tsv")]
+    options = ["--test", tmp_path / "test.jsonl", "--translations", files[0], "--table", files[1]]
+    assert evaluate(model, *options) == 0
+    translations, table = (path.read_text(encoding="utf-8") for path in files)
     first, second, _ = translations.split("\n")
     assert table == f'source\thypothesis\treference\na b c\t{first}\t"d e\n\t{second}\tf\n'
 
@@ -94,19 +98,15 @@ def test_the_bleu_of_the_paper_uses_the_target_language_of_the_model_unless_anot
     tasks = custom_pipelines("translation_en_to_fr")
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m", custom_pipelines=tasks)
     for more, language in (([], "fr"), (["--target_language", "de"], "de")):
-        arguments = ["--model", tmp_path / "m", "--test", files[0], files[0], "--max_length_offset", "1", *more]
-        assert vaswani("evaluate", *arguments, "--num_beams", "1") == 0
+        assert evaluate(tmp_path / "m", "--test", files[0], files[0], *more) == 0
         assert f"-{language}-split|" in capsys.readouterr().out
 
 
-def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones(
-    build_translator, files, tmp_path, capsys
-):
-    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
-    command = ["evaluate", "--model", tmp_path / "m", "--test", files[0], files[0], "--num_beams", "1"]
-    command += ["--max_length_offset", "1", "--translations", tmp_path / "out.de", "--references"]
-    assert vaswani(*command, files[1], files[0]) == 0
-    hypotheses = (tmp_path / "out.de").read_text(encoding="utf-8").splitlines()
+def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones(model, files, tmp_path, capsys):
+    written = tmp_path / "out.de"
+    options = ["--test", files[0], files[0], "--translations", written, "--references", files[1], files[0]]
+    assert evaluate(model, *options) == 0
+    hypotheses = written.read_text(encoding="utf-8").splitlines()
     expected = compute_scores(hypotheses, [REFERENCES, CLOSE, REFERENCES], build_metrics())
     assert capsys.readouterr().out.splitlines()[:5] == list(map(str, expected))
 

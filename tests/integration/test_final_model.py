@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import pytest
 from shortcuts import vaswani
-from tiny_training import PAIRS, TINY, train
+from tiny_training import TINY, train
 
-from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.training import loop
 from vaswani_transformer.training.setup import build_run
 from vaswani_transformer.translation.example import keep_example
@@ -23,15 +22,8 @@ CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shu
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("final") / "data"
-    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:3], folder, vocab_size=300)
-    return folder
-
-
 @pytest.fixture(scope="module", params=["first", "continued"])
-def unfinished_run(request, data, tmp_path_factory):
+def unfinished_run(request, tiny_data, tmp_path_factory):
     """Return a run that lacks only its new final model, and the files of its model folder before and after that model.
 
     `finish_run` writes the new model. In the case "first", the run has no final model before.
@@ -39,16 +31,16 @@ def unfinished_run(request, data, tmp_path_factory):
     run = tmp_path_factory.mktemp(request.param)
     before = {}
     if request.param == "continued":
-        loop.train(build_run(replace(TINY, num_updates=3), data, run), finish=keep_example)
+        loop.train(build_run(replace(TINY, num_updates=3), tiny_data, run), finish=keep_example)
         (run / "model" / "README.md").write_text("my card")
         before = read_files(run / "model")
         shutil.copytree(run / "model", run / "kept")
-    train(replace(TINY, num_updates=4), data, run)
+    train(replace(TINY, num_updates=4), tiny_data, run)
     shutil.rmtree(run / "model")
     if before:
         (run / "kept").rename(run / "model")
     whole = shutil.copytree(run, tmp_path_factory.mktemp("whole") / "run")
-    finish_run(data, whole)
+    finish_run(tiny_data, whole)
     return run, before, read_files(whole / "model")
 
 
@@ -98,14 +90,16 @@ def run_and_die_at(number, parts):
 
 
 @pytest.mark.parametrize("steps", ["one step", "two steps"])
-def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(unfinished_run, data, tmp_path, monkeypatch, steps):
+def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(
+    unfinished_run, tiny_data, tmp_path, monkeypatch, steps
+):
     folder, before, after = unfinished_run
     allowed = [before, after]
     run = tmp_path / "run"
     if steps == "two steps":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
         allowed.append({})  # without `renameat2` there are two renames, and no model between them
-    parts = build_run(replace(TINY, num_updates=4), data, run)
+    parts = build_run(replace(TINY, num_updates=4), tiny_data, run)
     shutil.copytree(folder, run)
     num_changes = run_and_die_at(0, parts)
     assert num_changes >= 10
@@ -120,13 +114,13 @@ def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(unfinished_r
             assert not list(run.glob(".model*"))
 
 
-def test_a_full_disk_leaves_the_old_model_with_all_its_files(unfinished_run, data, tmp_path, little_room, capsys):
+def test_a_full_disk_leaves_the_old_model_with_all_its_files(unfinished_run, tiny_data, tmp_path, little_room):
     folder, before, after = unfinished_run
     run = shutil.copytree(folder, tmp_path / "run")
     with pytest.raises(OSError, match="File too large"), little_room(5_000):
-        finish_run(data, run)
+        finish_run(tiny_data, run)
     assert read_files(run / "model") == before
-    finish_run(data, run)
+    finish_run(tiny_data, run)
     assert read_files(run / "model") == after
     assert (run / "model" / "README.md").exists() == bool(before)
     assert vaswani("check", "--model", run) == 0

@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tiny_training import PAIRS, TINY, train
+from tiny_training import TINY, train
 from transformers import GenerationConfig, MarianMTModel
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import to_marian
-from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES
 
@@ -61,13 +60,6 @@ recipe_options = {
 }
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("settings") / "data"
-    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:3], folder, vocab_size=300)
-    return folder
-
-
 @FEW
 @given(st.fixed_dictionaries({}, optional=search_options), st.booleans())
 def test_a_loaded_model_has_the_search_options_with_which_it_was_saved(build_tiny_model, options, has_stock_config):
@@ -93,10 +85,10 @@ def test_a_loaded_model_has_the_search_options_with_which_it_was_saved(build_tin
 
 @settings(FEW, max_examples=4)
 @given(st.fixed_dictionaries(recipe_options), st.fixed_dictionaries(model_options))
-def test_a_recipe_with_any_settings_can_be_trained_saved_and_loaded(data, recipe_changes, model_changes):
+def test_a_recipe_with_any_settings_can_be_trained_saved_and_loaded(tiny_data, recipe_changes, model_changes):
     recipe = replace(TINY, num_updates=2, model=TINY.model | model_changes, **recipe_changes)
     with tempfile.TemporaryDirectory() as folder:
-        model_folder = train(recipe, data, Path(folder))
+        model_folder = train(recipe, tiny_data, Path(folder))
         loaded, _ = load_translator(model_folder)
         options = json.loads((model_folder / "generation_config.json").read_text())
     assert options["num_beams"] == recipe.num_beams
