@@ -1,4 +1,4 @@
-"""Shortcuts of many tests: run a command, write and change small files, and make a pickle that must not be read."""
+"""Shortcuts of many tests: run a command, read and write small files, and make a pickle that must not be read."""
 
 import json
 import sys
@@ -15,9 +15,13 @@ def write_lines(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def change_json(path, **values):
     """Replace the `values` of a JSON object in a file, or add them."""
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | values), encoding="utf-8")
+    path.write_text(json.dumps(read_json(path) | values), encoding="utf-8")
 
 
 class Program:

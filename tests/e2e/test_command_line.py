@@ -143,7 +143,7 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_heads_that_align_a_reversed_sentence_are_found(workshop, tmp_path, capsys):
+def test_the_heads_that_align_a_reversed_sentence_are_found(workshop, capsys):
     assert vaswani("heads", "--model", workshop / "run", "--source", workshop / "dev.en") == 0
     header, *rows = capsys.readouterr().out.split("Encoder-decoder attention: score")[1].splitlines()[2:]
     names = [*re.split(r" {2,}", header.strip())]
@@ -244,11 +244,8 @@ def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
 
 
 def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(monkeypatch, tmp_path):
-    def refuse(*_, **__):
-        raise OSError("no connection")
-
     monkeypatch.chdir(tmp_path)  # A folder "runs" here would change the message.
-    monkeypatch.setattr(loading, "hf_hub_download", refuse)
+    monkeypatch.setattr(loading, "hf_hub_download", mock.Mock(side_effect=OSError("no connection")))
     with pytest.raises(OSError, match="no folder runs/gone, and the Hub gave no model of this name: no connection"):
         loading.load_translator("runs/gone")
 

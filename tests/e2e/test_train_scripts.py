@@ -1,6 +1,5 @@
 """The runs of scripts/run.py are commands that the package understands. One run is executed from text to scores."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import print_table3 as table3
 import pyarrow.parquet
 import pytest
 import run as runs
+from shortcuts import read_json
+from tiny_training import read_log
 
 from vaswani_transformer import VaswaniConfig, cli
 from vaswani_transformer.training.recipes import RECIPES, TABLE_3, divide_widths, load_recipe
@@ -58,7 +59,7 @@ def test_the_text_of_each_set_is_a_source_file_and_a_target_file(record):
 
 
 def test_the_everyday_models_train_on_every_corpus_of_disturbed_text_json(record, tmp_path):
-    corpora = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
+    corpora = read_json(SCRIPTS / "disturbed_text.json")["copies"]
     for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_small_rate", "runs/everyday_en_de")):
         sources = [source for source, _ in record(name)[0].train]
         assert sources == [f"{folder}/text/{corpus}/train.en" for corpus in corpora]
@@ -132,8 +133,7 @@ def test_the_base_run_goes_from_text_to_scores_on_two_processes(tmp_path):
     command += ["--launch", launch, *options.split()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    scores = json.loads((run / "test_scores.json").read_text())["scores"]
+    scores = read_json(run / "test_scores.json")["scores"]
     assert table3.BLEU in {score["name"] for score in scores}
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert [line["update"] for line in log if "loss" in line] == [3, 6]
-    assert json.loads((run / "recipe.json").read_text())["num_processes"] == 2
+    assert [line["update"] for line in read_log(run) if "loss" in line] == [3, 6]
+    assert read_json(run / "recipe.json")["num_processes"] == 2

@@ -1,7 +1,6 @@
 """The models that come with the repository are small, have no code beside them, and translate as recorded."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import sacrebleu
 import torch
 from bundle_model import main as bundle
 from safetensors import safe_open
-from shortcuts import vaswani
+from shortcuts import read_json, vaswani, write_lines
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.hub.upload import write_upload
@@ -19,12 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("model_cards/*/config.json"))
 in_every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 MOST_BYTES = 20_000_000
-# The translations of these lines were recorded, see `test_the_bundled_model_translates_as_recorded`.
-SENTENCES = Path(__file__).with_name("everyday_en_de.en")
-RECORDED = SENTENCES.with_suffix(".de")
-PARSED = Path(__file__).with_name("parsing_craft.txt")
-RECORDED_TREES = PARSED.with_suffix(".mrg")
-RECORDED_CAPTIONS = Path(__file__).with_name("multi30k_tiny_lc.de")
+HERE = Path(__file__).parent
 
 
 def read(path):
@@ -57,30 +51,36 @@ def test_a_bundle_is_a_model_in_bfloat16_and_bundling_it_again_changes_nothing(c
     bundle(["--model", str(tmp_path / "model"), "--output", str(bundled)])
     assert (bundled / "README.md").read_text() == "there before"
     assert not list(bundled.glob("*.py"))
-    assert not {"auto_map", "custom_pipelines"} & json.loads((bundled / "config.json").read_text()).keys()
+    assert not {"auto_map", "custom_pipelines"} & read_json(bundled / "config.json").keys()
     loaded = VaswaniForConditionalGeneration.from_pretrained(bundled)
     assert loaded.dtype == torch.float32
     for name, weight in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weight.bfloat16().float()), name
     loaded.save_pretrained(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "config.json").read_text()).items() >= tasks.items()
+    assert read_json(tmp_path / "saved" / "config.json").items() >= tasks.items()
     before = files_of(bundled)
     bundle(["--model", str(bundled), "--output", str(bundled)])
     assert files_of(bundled) == before
 
 
-def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
-    """Translate sentences whose translation in bfloat16 is the same as in float32.
+@pytest.mark.parametrize(
+    ("command", "name", "text", "recorded"),
+    [("translate", "everyday_en_de", "en", "de"), ("parse", "parsing_craft", "txt", "mrg")],
+)
+def test_the_bundled_models_translate_and_parse_as_recorded(find_bundled, tmp_path, command, name, text, recorded):
+    """Translate or parse sentences whose translation or tree in bfloat16 is the same as in float32.
 
     The search for such a translation finds no other hypothesis that is nearly as good. Each kind of processor rounds
     float32 differently, but these differences are 2^16 times smaller than those of bfloat16, and change no translation.
     After a change of the weights, record the translations again with the command that the failing assertion prints.
-    Then remove the sentences that `--dtype bfloat16` translates differently.
+    Then remove the sentences that `--dtype bfloat16` translates differently. To parse in bfloat16, use
+    `Parser(*load_translator(folder, dtype="bfloat16"))`.
     """
-    command = ["translate", "--model", bundled_model, "--input", SENTENCES, "--output"]
-    assert vaswani(*command, tmp_path / "found.de") == 0
-    assert len(read(RECORDED)) >= 10
-    assert read(tmp_path / "found.de") == read(RECORDED), f"vaswani {' '.join(command)} {RECORDED}"
+    record = HERE / f"{name}.{recorded}"
+    arguments = [command, "--model", find_bundled(name), "--input", HERE / f"{name}.{text}", "--output"]
+    assert vaswani(*arguments, tmp_path / "found") == 0
+    assert len(read(record)) >= 6
+    assert read(tmp_path / "found") == read(record), f"vaswani {' '.join(map(str, arguments))} {record}"
 
 
 @pytest.mark.parametrize("name", ["everyday_en_de", "multi30k_tiny_lc", "parsing_craft"])
@@ -88,26 +88,14 @@ def test_a_bundled_model_can_be_uploaded(find_bundled, tmp_path, name):
     assert "README.md" in write_upload(find_bundled(name), tmp_path, repo_id="me/mine")
 
 
-def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
-    """Parse sentences whose tree in bfloat16 is the same as in float32, for the reason given in the test before.
-
-    `Parser(*load_translator(folder, dtype="bfloat16"))` parses in bfloat16.
-    """
-    command = ["parse", "--model", find_bundled("parsing_craft"), "--input", PARSED, "--output"]
-    assert vaswani(*command, tmp_path / "found.mrg") == 0
-    assert len(read(RECORDED_TREES)) >= 6
-    assert read(tmp_path / "found.mrg") == read(RECORDED_TREES), f"vaswani {' '.join(command)} {RECORDED_TREES}"
-
-
 def test_the_captions_of_the_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
     """Translate the first 50 captions. One may differ from its record, because rounding decides between near ties."""
     stem = data_folder / "multi30k" / "test_2016_flickr.lc.norm.tok"
     for side in ("en", "de"):
-        lines = read(stem.with_name(f"{stem.name}.{side}"))[:50]
-        (tmp_path / f"first.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(tmp_path / f"first.{side}", read(stem.with_name(f"{stem.name}.{side}"))[:50])
     command = ["translate", "--model", find_bundled("multi30k_tiny_lc"), "--input", tmp_path / "first.en"]
     assert vaswani(*command, "--length_penalty", "1.4", "--output", tmp_path / "found.de") == 0
     found = read(tmp_path / "found.de")
-    recorded = read(RECORDED_CAPTIONS)
+    recorded = read(HERE / "multi30k_tiny_lc.de")
     assert sum(ours != theirs for ours, theirs in zip(found, recorded, strict=True)) <= 1
     assert sacrebleu.corpus_bleu(found, [read(tmp_path / "first.de")], tokenize="none").score > 35

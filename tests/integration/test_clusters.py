@@ -10,8 +10,13 @@ from torch.distributed.run import get_args_parser
 from vaswani_transformer import cli
 
 SBATCH = Path(__file__).parents[2] / "scripts" / "clusters" / "slurm.sbatch"
-SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[3-4]"}
-SLURM |= {"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "64"}
+SLURM = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "node[3-4]",
+    "SLURM_GPUS_ON_NODE": "8",
+    "SLURM_CPUS_PER_TASK": "64",
+}
 # Commands of Slurm, replaced by scripts that record their calls. If SIGNAL is set, the script of srun sends this signal
 # to the job, as Slurm does before the time limit, and ends when scancel has been called.
 STUBS = {

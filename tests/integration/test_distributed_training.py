@@ -1,6 +1,5 @@
 """Training with several processes works. Here the processes run on one CPU and are connected by gloo, without GPUs."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ import sacrebleu
 import torch
 from accelerate import debug_launcher
 from accelerate.state import AcceleratorState, GradientState
+from shortcuts import change_json
 from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, log_without_times, train, weights
 from torch.multiprocessing import ProcessRaisedException
 
@@ -94,8 +94,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
 
 def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
     other = shutil.copytree(tiny_data, tmp_path / "data" / "1")
-    preparation = json.loads((other / "preparation.json").read_text())
-    (other / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
+    change_json(other / "preparation.json", fingerprint="another")
     data = {"0": tiny_data, "1": other}.get
     with pytest.raises(ProcessRaisedException, match="the processes find different prepared data"):
         debug_launcher(train_in_fork, args=(RECIPE, data, tmp_path / "run", {}, False), num_processes=2)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from shortcuts import read_json
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.cli import main
@@ -29,7 +30,7 @@ def test_check_finds_a_model_that_does_not_compute_its_example(bundled_model, tm
     for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
     example = tmp_path / EXAMPLE_FILE
-    kept = json.loads(example.read_text(encoding="utf-8"))
+    kept = read_json(example)
     assert main(["check", "--model", str(tmp_path)]) == 0
     assert "translates as when it was saved" in capsys.readouterr().out
     example.unlink()

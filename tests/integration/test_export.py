@@ -1,7 +1,6 @@
 """Exported models translate like the model, in CTranslate2 and in onnxruntime."""
 
 import copy
-import json
 import re
 from contextlib import chdir
 from pathlib import Path
@@ -11,7 +10,8 @@ import onnxruntime
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
-from shortcuts import vaswani
+from shortcuts import read_json, vaswani
+from tiny_training import assert_close
 
 from vaswani_transformer import train_tokenizer
 from vaswani_transformer.export import ctranslate2_converter, onnx_export
@@ -91,7 +91,7 @@ def test_the_greedy_search_of_ctranslate2_finds_our_translations(build_model, to
     theirs = translate_ids(translator, tokenizer, SENTENCES, beam_size=1, max_decoding_length=25)
     ours = generate_ids(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=25, max_length_offset=None)
     assert [hypotheses[0] for hypotheses in theirs] == ours
-    saved = json.loads((tmp_path / "config.json").read_text())
+    saved = read_json(tmp_path / "config.json")
     assert [saved[f"{name}_token"] for name in ("bos", "eos", "unk", "decoder_start")] == [
         "<s>",
         "</s>",
@@ -156,8 +156,7 @@ def test_quantised_weights_make_a_smaller_file_and_give_similar_log_probabilitie
     assert sizes[1] < sizes[0]
     assert log_probs[0] == pytest.approx(log_probs[1], abs=0.2)
     assert log_probs[0] != log_probs[1]
-    for name, weight in half_trained_model.state_dict().items():
-        assert torch.equal(weight, before[name])
+    assert_close(half_trained_model.state_dict(), before)
 
 
 def test_the_converter_of_ctranslate2_writes_the_same_weights_as_our_export(half_trained_model, tokenizer, tmp_path):

@@ -1,12 +1,11 @@
 """Converted checkpoints of fairseq compute the same as a plain model of PyTorch's Transformer layers."""
 
 import math
-import os
 from argparse import Namespace
 
 import pytest
 import torch
-from shortcuts import vaswani
+from shortcuts import Program, vaswani, write_lines
 from torch import nn
 from transformers import AutoTokenizer
 
@@ -18,6 +17,8 @@ D, D_FF, HEADS, ENCODER_LAYERS, DECODER_LAYERS = 12, 20, 3, 2, 3
 PIECES = ["ein", "klein@@", "er", "Hund", "läuft", ".", "@@", "x@@", "\u2028"]
 VOCAB_SIZE = len(PIECES) + 4
 PAD, EOS = 1, 2
+# Three sentences: without padding, padded on the right, and padded on the left as fairseq does.
+SOURCE = torch.tensor([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD], [PAD, PAD, 4, 9, EOS]])
 SETTINGS = {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "dropout": 0.3, "arch": "transformer"}
 # PyTorch's name -> fairseq's name, for the parts of a layer.
 PYTORCH_NAMES = {
@@ -120,19 +121,13 @@ def write_checkpoint(tmp_path, reference):
         folder = tmp_path / "fairseq"
         folder.mkdir(exist_ok=True)
         for language in ("de", "en"):
-            lines = "".join(f"{piece} {100 - number}\n" for number, piece in enumerate(pieces))
-            (folder / f"dict.{language}.txt").write_text(lines, encoding="utf-8")
+            write_lines(folder / f"dict.{language}.txt", [f"{piece} 1" for piece in pieces])
         if content is None:
             content = {"args": Namespace(**SETTINGS), "model": reference.checkpoint_weights()}
         torch.save(content, folder / "model.pt")
         return folder / "model.pt"
 
     return write
-
-
-def padded_sources() -> torch.Tensor:
-    """Return three sentences: without padding, padded on the right, and padded on the left as fairseq does."""
-    return torch.tensor([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD], [PAD, PAD, 4, 9, EOS]])
 
 
 @torch.no_grad()
@@ -144,11 +139,10 @@ def test_logits_equal_those_of_a_plain_model_of_fairseq(version, is_tied):
     reference = Reference(is_tied=is_tied).eval()
     weights = reference.checkpoint_weights(version=version)
     model = fairseq.from_fairseq(weights, SETTINGS)
-    source = padded_sources()
     target = torch.tensor([[EOS, 4, 5, 6], [EOS, 7, 8, 9], [EOS, 4, 4, 4]])
-    expected = reference(source, target)
+    expected = reference(SOURCE, target)
     assert expected.std() > 0.5
-    torch.testing.assert_close(model(source, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(SOURCE, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=1e-5)
     config = model.config
     assert (config.tie_word_embeddings, config.dropout) == (is_tied, 0.3)
     assert (config.d_ff, config.encoder_layers, config.decoder_layers) == (D_FF, ENCODER_LAYERS, DECODER_LAYERS)
@@ -159,21 +153,20 @@ def test_logits_equal_those_of_a_plain_model_of_fairseq(version, is_tied):
 @torch.no_grad()
 def test_greedy_translations_equal_a_plain_search_and_have_at_least_one_word(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
-    source = padded_sources()
-    expected = torch.full((len(source), 1), EOS)
+    expected = torch.full((len(SOURCE), 1), EOS)
     for step in range(7):
-        logits = reference(source, expected)[:, -1]
+        logits = reference(SOURCE, expected)[:, -1]
         logits[:, PAD] = -torch.inf
         if step == 0:
             logits[:, EOS] = -torch.inf
         is_over = (expected[:, 1:] == EOS).any(dim=1)
         expected = torch.cat([expected, logits.argmax(dim=-1).masked_fill(is_over, PAD)[:, None]], dim=1)
     # A hypothesis that is cut at the limit ends with </s>, so the last token is not compared.
-    actual = model.generate(source, num_beams=1, max_new_tokens=8)
+    actual = model.generate(SOURCE, num_beams=1, max_new_tokens=8)
     assert actual[:, :8].tolist() == expected[:, : actual.shape[1]].tolist()
     # Even if a large bias favours </s>, a translation has at least one word, as in fairseq.
     for num_beams in (1, 5):
-        found = model.generate(source, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
+        found = model.generate(SOURCE, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
         assert found.tolist() == [[EOS, word, EOS] for word in found[:, 1].tolist() if word != EOS]
 
 
@@ -216,18 +209,8 @@ def test_a_checkpoint_of_another_architecture_is_refused(reference, settings, we
         fairseq.from_fairseq(weights, SETTINGS | settings)
 
 
-class Hostile:
-    """An object whose pickle, when it is read, makes the folder `path`."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 def test_a_file_that_is_no_checkpoint_is_refused_and_not_executed(write_checkpoint, tmp_path, capsys):
-    hostile = {"args": Namespace(**SETTINGS), "model": {}, "extra_state": Hostile(tmp_path / "ran")}
+    hostile = {"args": Namespace(**SETTINGS), "model": {}, "extra_state": Program()}
     for content, message in (
         (hostile, "argparse.Namespace. Other objects are not loaded, because they may run code"),
         ([1], "is no Transformer of fairseq: AttributeError"),
@@ -238,7 +221,6 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_not_executed(write_checkpoi
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-    assert not (tmp_path / "ran").exists()
 
 
 def test_dictionaries_that_are_damaged_or_do_not_fit_the_model_are_refused(write_checkpoint, tmp_path):
@@ -262,7 +244,7 @@ def test_dictionaries_that_are_damaged_or_do_not_fit_the_model_are_refused(write
 
 
 def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):
-    (tmp_path / "dict.txt").write_text("".join(f"{piece} 1\n" for piece in PIECES), encoding="utf-8")
+    write_lines(tmp_path / "dict.txt", [f"{piece} 1" for piece in PIECES])
     words = read_dictionary(tmp_path / "dict.txt")
     assert words == ["<s>", "<pad>", "</s>", "<unk>", *PIECES]
     tokenizer = build_tokenizer(words)

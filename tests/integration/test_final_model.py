@@ -1,7 +1,6 @@
 """The final model of a run appears, or replaces the previous final model, in one step."""
 
 import ctypes
-import hashlib
 import itertools
 import multiprocessing
 import os
@@ -13,6 +12,7 @@ import pytest
 from shortcuts import vaswani
 from tiny_training import TINY, train
 
+from vaswani_transformer.files import digest_files
 from vaswani_transformer.training import loop
 from vaswani_transformer.training.setup import build_run
 from vaswani_transformer.translation.example import keep_example
@@ -31,7 +31,7 @@ def unfinished_run(request, tiny_data, tmp_path_factory):
     run = tmp_path_factory.mktemp(request.param)
     before = {}
     if request.param == "continued":
-        loop.train(build_run(replace(TINY, num_updates=3), tiny_data, run), finish=keep_example)
+        finish_run(tiny_data, run, num_updates=3)
         (run / "model" / "README.md").write_text("my card")
         before = read_files(run / "model")
         shutil.copytree(run / "model", run / "kept")
@@ -44,15 +44,12 @@ def unfinished_run(request, tiny_data, tmp_path_factory):
     return run, before, read_files(whole / "model")
 
 
-def finish_run(data, run):
-    loop.train(build_run(replace(TINY, num_updates=4), data, run), finish=keep_example)
+def finish_run(data, run, num_updates=4):
+    loop.train(build_run(replace(TINY, num_updates=num_updates), data, run), finish=keep_example)
 
 
 def read_files(folder):
-    if not folder.exists():
-        return {}
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return digest_files(folder, folder.rglob("*"))
 
 
 def die_at(number, parts, connection):

@@ -1,7 +1,7 @@
 """`vaswani heads` scores the heads of a model, and `vaswani attention` refuses heads that the model does not have."""
 
 import pytest
-from shortcuts import vaswani
+from shortcuts import vaswani, write_lines
 
 from vaswani_transformer.attention.heads import RELATIONS
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
@@ -21,17 +21,13 @@ def untrained(build_translator, tmp_path_factory, pairs):
     return folder
 
 
-def write_files(folder, pairs):
-    """Write the sources and the targets of `pairs` into files, and return the options that name these files."""
-    for name, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return ["--source", folder / "source", "--target", folder / "target"]
-
-
 @pytest.fixture
 def files(tmp_path, pairs):
     """Options that name files with the sentences and their translations. The second line of each file is empty."""
-    return write_files(tmp_path, [pairs[0], ("", ""), *pairs[1:]])
+    sources, targets = zip(pairs[0], ("", ""), *pairs[1:], strict=True)
+    write_lines(tmp_path / "source", sources)
+    write_lines(tmp_path / "target", targets)
+    return ["--source", tmp_path / "source", "--target", tmp_path / "target"]
 
 
 def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, capsys):

@@ -8,7 +8,8 @@ import shutil
 import pytest
 import sentencepiece
 import torch
-from shortcuts import vaswani
+from shortcuts import change_json, vaswani
+from tiny_training import assert_close
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
 from vaswani_transformer import VaswaniForConditionalGeneration
@@ -79,18 +80,17 @@ def marian_folder(build_marian_model, tmp_path_factory):
     (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}', encoding="utf-8")
     build_marian_model(vocab_size=len(vocabulary)).save_pretrained(folder)
     # With this field, transformers marks options that it has taken from the config of the model.
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"_from_model_config": True}), encoding="utf-8")
+    change_json(folder / "generation_config.json", _from_model_config=True)
     return folder
 
 
-def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
+def draw_batch() -> dict[str, torch.Tensor]:
     """Return the inputs of three sentences without special tokens, two of them padded."""
     generator = torch.Generator().manual_seed(1)
-    input_ids = torch.randint(2, vocab_size - 1, (3, 9), generator=generator)
+    input_ids = torch.randint(2, 36, (3, 9), generator=generator)
     attention_mask = torch.arange(9) < torch.tensor([[9], [7], [3]])
     return {
-        "input_ids": input_ids.masked_fill(~attention_mask, vocab_size - 1),
+        "input_ids": input_ids.masked_fill(~attention_mask, 36),
         "attention_mask": attention_mask.long(),
     }
 
@@ -100,7 +100,7 @@ def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
 def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_marian_model, shape):
     marian = build_marian_model(**SHAPES[shape])
     model = conversion.from_marian(marian)
-    batch = draw_batch(37)
+    batch = draw_batch()
     target = torch.randint(36, (3, 6))
     expected = marian(**batch, decoder_input_ids=target).logits
     assert expected.std() > 1
@@ -120,9 +120,7 @@ def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_mar
 def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
     marian = build_marian_model()
     back = conversion.to_marian(conversion.from_marian(marian))
-    weights = marian.state_dict()
-    assert back.state_dict().keys() == weights.keys()
-    assert all(torch.equal(weight, weights[name]) for name, weight in back.state_dict().items())
+    assert_close(back.state_dict(), marian.state_dict())
     assert conversion.search_options(back) == conversion.search_options(marian)
 
 
@@ -168,7 +166,7 @@ def test_our_model_converted_to_marian_and_back_computes_the_same(build_tiny_mod
     model = build_tiny_model(noise=0.3, d_k=4, d_v=4, layer_norm_eps=1e-5, **changes)
     marian = conversion.to_marian(model)
     back = conversion.from_marian(marian)
-    batch = draw_batch(37)
+    batch = draw_batch()
     target = torch.randint(37, (3, 6))
     expected = model(**batch, decoder_input_ids=target).logits
     for other in (marian, back):
@@ -257,8 +255,7 @@ def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_pat
     error = capsys.readouterr().err
     assert f"needs a tokenizer with a tokenizer.json, and {marian_folder} has a MarianTokenizer" in error
     folder = shutil.copytree(marian_folder, tmp_path / "separate")
-    settings = {"source_lang": "en", "target_lang": "de", "separate_vocabs": True}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    change_json(folder / "tokenizer_config.json", separate_vocabs=True)
     shutil.copy(folder / "vocab.json", folder / "target_vocab.json")
     with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs\)"):
         conversion.import_model(str(folder), tmp_path / "ours")

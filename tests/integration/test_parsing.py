@@ -1,10 +1,9 @@
 """Parsing works from end to end: from a treebank to token ids, from a sentence to a tree, and from trees to F1."""
 
-import json
-
 import pytest
-from shortcuts import vaswani
+from shortcuts import read_json, vaswani, write_lines
 
+from vaswani_transformer import train_tokenizer
 from vaswani_transformer.parsing import parser as parser_module
 from vaswani_transformer.parsing.linearisation import read_pairs
 from vaswani_transformer.parsing.parser import Parser, load_parser, split_words
@@ -92,8 +91,6 @@ def test_a_sentence_too_long_for_the_search_is_refused_before_any_sentence_is_pa
 
 
 def test_a_translation_model_is_refused_as_a_parser(build_tiny_model):
-    from vaswani_transformer import train_tokenizer
-
     with pytest.raises(ValueError, match=r"no brackets such as '\(NP': it was not trained to parse"):
         Parser(build_tiny_model(), train_tokenizer(["a dog"], vocab_size=300))
 
@@ -108,7 +105,7 @@ def saved(model, tokenizer, tmp_path, monkeypatch):
 
 def test_the_command_writes_one_tree_for_each_line(saved, model, tokenizer, tmp_path, capsys):
     assert load_parser(saved, **SHORT)(SENTENCES) == Parser(model, tokenizer, **SHORT)(SENTENCES)
-    (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    write_lines(tmp_path / "in.txt", SENTENCES)
     command = ["parse", "--model", saved, "--input", tmp_path / "in.txt", "--num_beams", "1"]
     assert vaswani(*command, "--output", tmp_path / "out.mrg") == 0
     lines = (tmp_path / "out.mrg").read_text(encoding="utf-8").split("\n")
@@ -135,5 +132,5 @@ def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
     options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
     assert vaswani("prepare", *files, *options) == 0
     assert "train: read 6 pairs, dropped none, kept 6 pairs with" in capsys.readouterr().out
-    dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
+    dev = read_json(tmp_path / "data" / "dev.json")
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]

@@ -28,16 +28,25 @@ from transformers import (
 import vaswani_transformer  # noqa: F401 - the import registers the task
 
 SENTENCES = ["the dog runs", "a cat sleeps on the bed", "where do you live ?"]
-SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64}
-T5_TASKS = {"translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 3, "max_length": 9}}
+SIZES = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
+T5_PREFIX = "translate English to German: "
+T5_SEARCH = {"num_beams": 3, "max_length": 9}
 
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
     """A folder with the files of a sentencepiece model, and a list of (piece, score)."""
     model = io.BytesIO()
-    lines = iter([*SENTENCES, *T5_TASKS["translation_en_to_de"]["prefix"].split()] * 20)
+    lines = iter([*SENTENCES, *T5_PREFIX.split()] * 20)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=lines, model_writer=model, vocab_size=60, minloglevel=2, hard_vocab_limit=False
     )
@@ -82,7 +91,8 @@ def build_model(kind, tokenizer):
     }
     if kind == "t5":
         sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-        config = T5Config(**sizes, **ids, decoder_start_token_id=ids["pad_token_id"], task_specific_params=T5_TASKS)
+        tasks = {"translation_en_to_de": T5_SEARCH | {"prefix": T5_PREFIX}}
+        config = T5Config(**sizes, **ids, decoder_start_token_id=ids["pad_token_id"], task_specific_params=tasks)
     else:
         kinds = {"marian": MarianConfig, "m2m100": M2M100Config, "nllb": M2M100Config}
         config = kinds.get(kind, MBartConfig)(**SIZES, **ids, decoder_start_token_id=ids["eos_token_id"])
@@ -114,7 +124,7 @@ def expect(parts, sentence, **options):
         find_id = tokenizer.get_lang_id if kind == "m2m100" else tokenizer.convert_tokens_to_ids
         options["forced_bos_token_id"] = find_id(LANGUAGES[kind][1])
     if kind == "t5":
-        sentence, options = "translate English to German: " + sentence, {"num_beams": 3, "max_length": 9} | options
+        sentence, options = T5_PREFIX + sentence, T5_SEARCH | options
     ids = model.generate(**tokenizer(sentence, return_tensors="pt"), **{"num_beams": 4} | options)
     return [to_record(row, tokenizer.decode(row, skip_special_tokens=True), tokenizer) for row in ids]
 

@@ -1,40 +1,27 @@
 """Options of the command line apply to the search, also with an ensemble."""
 
 import pytest
-import torch
-from shortcuts import vaswani
+from shortcuts import vaswani, write_lines
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.translator import Translator
 
 SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]
-TOKENIZER = train_tokenizer(SENTENCES, vocab_size=290)
-
-
-def save_model(folder, *, seed, tokenizer=TOKENIZER, **sizes):
-    torch.manual_seed(seed)
-    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1} | sizes
-    model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=290, **sizes))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(build_translator, tmp_path_factory):
     """Folders of two models with the same vocabulary."""
-    folder = tmp_path_factory.mktemp("models")
-    return save_model(folder / "one", seed=1), save_model(folder / "other", seed=2, d_model=12)
+    folders = [tmp_path_factory.mktemp(name) for name in ("one", "other")]
+    for folder, d_model in zip(folders, (16, 12), strict=True):
+        build_translator(SENTENCES, folder=folder, d_model=d_model)
+    return folders
 
 
 @pytest.fixture
 def files(tmp_path):
     """The paths of a text and of its translation, which does not exist yet."""
-    (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES))
+    write_lines(tmp_path / "text", SENTENCES)
     return tmp_path / "text", tmp_path / "out"
 
 
@@ -52,27 +39,14 @@ def test_an_ensemble_writes_a_score_before_each_translation(folders, files):
     assert output.read_text(encoding="utf-8") == expected
 
 
-def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, tmp_path, capsys):
-    other_tokenizer = train_tokenizer(["quick brown foxes jump over lazy hens"] * 2, vocab_size=290)
-    other = save_model(tmp_path / "other", seed=3, tokenizer=other_tokenizer)
+def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, build_translator, tmp_path, capsys):
+    other = tmp_path / "other"
+    build_translator(["quick brown foxes jump over lazy hens"] * 2, folder=other)
     assert run("translate", "--model", folders[0], "--ensemble", folders[1], other, "--input", files[0]) == 1
     assert (
         f"models of an ensemble must share one vocabulary, but {other} and {folders[0]} have different ones: "
         f"prepare their data with" in capsys.readouterr().err
     )
-
-
-def test_an_interrupted_translation_is_not_resumed_with_other_models(folders, files, monkeypatch, capsys):
-    def die(translator, batch):
-        raise MemoryError("no room")
-
-    command = ["translate", "--model", folders[0], "--input", files[0], "--output", files[1], "--ensemble", folders[1]]
-    with monkeypatch.context() as patch:
-        patch.setattr(Translator, "translate", die)
-        assert run(*command) == 1
-    assert run(*command[:-1], folders[0]) == 1
-    assert "other settings: ensemble was [" in capsys.readouterr().err
-    assert run(*command) == 0
 
 
 def test_a_score_names_its_models_and_dtype(folders, files, capsys):

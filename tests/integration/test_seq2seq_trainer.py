@@ -1,6 +1,5 @@
 """transformers' Seq2SeqTrainer trains our models like any other model, also with the batches of `vaswani train`."""
 
-import json
 import os
 import re
 import socket
@@ -12,6 +11,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from shortcuts import read_json, write_lines
 from tiny_training import PAIRS, assert_close
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -107,7 +107,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     for _ in range(2):  # the first evaluation writes the trainer's defaults into the generation config
         assert trainer.evaluate()["eval_sacrebleu"] == pytest.approx(100)
     trainer.save_model()
-    assert "max_length" not in json.loads((tmp_path / "generation_config.json").read_text())
+    assert "max_length" not in read_json(tmp_path / "generation_config.json")
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
 
 
@@ -266,7 +266,7 @@ def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokeni
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert_close(one, whole, tolerance=1e-10)
     assert_close(whole, resumed)
-    state = json.loads((tmp_path / "whole" / "checkpoint-5" / "trainer_state.json").read_text())
+    state = read_json(tmp_path / "whole" / "checkpoint-5" / "trainer_state.json")
     assert 1 < state["epoch"] < 2
 
 
@@ -274,7 +274,7 @@ def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokeni
 def test_the_example_of_fine_tuning_improves_the_bleu_of_a_model(tokenizer, tmp_path, capsys):
     for name, pairs in {"train": PAIRS, "dev": PAIRS[:8], "test": PAIRS[20:]}.items():
         for side, language in enumerate(("en", "de")):
-            (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+            write_lines(tmp_path / f"{name}.{language}", [pair[side] for pair in pairs])
     model = build_model(tokenizer, dropout=0.0)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")

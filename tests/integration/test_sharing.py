@@ -12,7 +12,7 @@ import pytest
 import transformers
 from hub_stand_in import COMMIT, running_hub
 from safetensors.torch import load_file, save_file
-from shortcuts import vaswani
+from shortcuts import change_json, vaswani
 from tiny_training import DESCRIPTION
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -64,16 +64,11 @@ def hostile(run, tmp_path):
     ):
         path.write_text(f"token {TOKEN} in {tmp_path}")
     (model / "id_rsa").symlink_to("/etc/hostname")
-    for name, values in (
-        ("config.json", {"_name_or_path": str(tmp_path)}),
-        ("tokenizer_config.json", {"name_or_path": str(tmp_path)}),
-    ):
-        saved = json.loads((model / name).read_text())
-        (model / name).write_text(json.dumps(saved | values))
-    config = json.loads((model / "config.json").read_text())
-    config["custom_pipelines"]["translation_en_to_fr"] = {"impl": "me/evil--code.Pipeline", "pt": []}
-    config["task_specific_params"] = {"translation": {"api_key": TOKEN}}
-    (model / "config.json").write_text(json.dumps(config))
+    tasks = custom_pipelines("translation_en_to_de")
+    tasks["translation_en_to_fr"] = {"impl": "me/evil--code.Pipeline", "pt": []}
+    secret = {"translation": {"api_key": TOKEN}}
+    change_json(model / "config.json", _name_or_path=str(tmp_path), custom_pipelines=tasks, task_specific_params=secret)
+    change_json(model / "tokenizer_config.json", name_or_path=str(tmp_path))
     weights = load_file(model / "model.safetensors")
     save_file(weights, model / "model.safetensors", metadata={"format": "pt", "note": f"{TOKEN} {tmp_path}"})
     return folder
@@ -122,8 +117,7 @@ def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_a_config_is_
     (model / "README.md").write_text("---\nlicense: mit\n---\nMine, OWNER/NAME.\n")
     write_upload(model, tmp_path / "upload", repo_id="me/tiny")
     assert (tmp_path / "upload" / "README.md").read_text() == "---\nlicense: mit\n---\nMine, me/tiny.\n"
-    config = model / file
-    config.write_text('{"api_key": "hf_1",' + config.read_text()[1:])
+    change_json(model / file, api_key="hf_1")
     with pytest.raises(ValueError, match="would publish them: api_key"):
         write_upload(model, tmp_path / "again", repo_id="me/tiny")
 

@@ -40,8 +40,7 @@ def paragraph(tmp_path, folder):
     text = tmp_path / "text"
     output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
-    names = ["--model", folder, "--input", text, "--output", output, "--max_length_offset", 1]
-    return ["translate", *names], output
+    return ["translate", "--model", folder, "--input", text, "--output", output, "--max_length_offset", 1], output
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -95,15 +94,6 @@ def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, 
         assert hypothesis.text == f" {parts[0][n].text} {parts[1][n].text} "
         assert hypothesis.score == pytest.approx(parts[0][n].score + parts[1][n].score)
     assert sum(counts) == 2  # lines are counted, not sentences
-
-
-def test_a_translation_does_not_continue_with_sentences_split_differently(sentencex, paragraph, monkeypatch, capsys):
-    command, _ = paragraph
-    with monkeypatch.context() as patch:
-        patch.setattr(Translator, "translate", None)
-        assert vaswani(*command, "--split_sentences") == 1
-    assert vaswani(*command) == 1
-    assert "split_sentences was true, is false" in capsys.readouterr().err
 
 
 def test_scores_say_that_sentences_were_split(sentencex, folder, paragraph, capsys):

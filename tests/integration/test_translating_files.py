@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from shortcuts import vaswani
+from shortcuts import vaswani, write_lines
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
 from vaswani_transformer.commands.translate import DECIDING
@@ -19,9 +19,8 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-TOKENS_PER_BATCH = (
-    "20"  # `translate` saves its work in windows, here of 20 lines. The text has four and a half windows.
-)
+# `translate` saves its work in windows, here of 20 lines. The text has four and a half windows.
+TOKENS_PER_BATCH = "20"
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli
@@ -45,7 +44,7 @@ def model_folder(tmp_path_factory, build_translator):
 @pytest.fixture
 def text(tmp_path):
     path = tmp_path / "text"
-    path.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    write_lines(path, SENTENCES)
     return path
 
 
@@ -62,15 +61,18 @@ def arguments(model_folder, text, output, *more):
 def test_a_translation_does_not_continue_with_other_options_or_another_model(
     model_folder, text, tmp_path, monkeypatch, capsys
 ):
+    command = arguments(model_folder, text, tmp_path / "out", "--ensemble", model_folder)
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", None)
-        assert vaswani(*arguments(model_folder, text, tmp_path / "out")) == 1
+        assert vaswani(*command) == 1
     other = shutil.copytree(model_folder, tmp_path / "other")
     VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(model_folder)).save_pretrained(other)
-    assert vaswani(*arguments(other, text, tmp_path / "out", "--num_beams", "2", "--scores")) == 1
-    changes = 'begun with other settings: model was ".*", is ".*"; num_beams was not set, is 2; scores was false, is'
+    more = ["--ensemble", other, "--num_beams", "2", "--scores"]
+    assert vaswani(*arguments(other, text, tmp_path / "out", *more)) == 1
+    models = r'ensemble was \[".*"\], is \[".*"\]; model was ".*", is ".*"'
+    changes = f"begun with other settings: {models}; num_beams was not set, is 2; scores was false, is"
     assert re.search(changes, capsys.readouterr().err)
-    assert vaswani(*arguments(model_folder, text, tmp_path / "out")) == 0
+    assert vaswani(*command) == 0
     assert (tmp_path / "out").read_text().count("\n") == len(SENTENCES)
 
 

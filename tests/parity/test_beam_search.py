@@ -19,7 +19,6 @@ START, PAD, END = 0, 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
 SOURCE = torch.tensor([sentence + [PAD] * (7 - len(sentence)) for sentence in SENTENCES])
 OFFSET = 8
-SIZES = {"noise": 0.4, "encoder_layers": 1, "decoder_layers": 2, "output_bias": True}
 Hypothesis = tuple[int, ...]
 NextWords = Callable[[list[Hypothesis]], list[list[float]]]
 WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
@@ -83,23 +82,15 @@ def words_of_model(model, source: Sequence[int]) -> NextWords:
     return next_words
 
 
-def build(build_tiny_model, **changes):
-    """Return a model whose hypotheses end at many different lengths."""
-    model = build_tiny_model(**SIZES | changes)
-    model.generation_config.max_length_offset = OFFSET
-    with torch.no_grad():
-        model.lm_head.bias[END] += 3.0
-    return model
+@pytest.fixture(scope="module")
+def model(build_ending_model):
+    return build_ending_model(end_bias=3.0, max_length_offset=OFFSET, decoder_layers=2)
 
 
 @pytest.fixture(scope="module")
-def model(build_tiny_model):
-    return build(build_tiny_model)
-
-
-@pytest.fixture(scope="module")
-def other(build_tiny_model):
-    return build(build_tiny_model, seed=5, d_model=20, encoder_layers=2, decoder_layers=1)
+def other(build_ending_model):
+    sizes = {"d_model": 20, "encoder_layers": 2, "decoder_layers": 1}
+    return build_ending_model(end_bias=3.0, max_length_offset=OFFSET, seed=5, **sizes)
 
 
 def words_of(model, source):
@@ -116,8 +107,7 @@ def compare(model, expected_of, *, num_best: int, **options) -> None:
             actual = found.sequences[row, 1:].tolist()
             assert tuple(actual[: len(tokens)]) == tokens
             assert set(actual[len(tokens) :]) <= {PAD}
-            if found.get("sequences_scores") is not None:
-                assert found.sequences_scores[row].item() == pytest.approx(score, abs=1e-5)
+            assert found.sequences_scores[row].item() == pytest.approx(score, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +157,10 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
 
 
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
-def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit(build_tiny_model, bias):
+def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit(build_ending_model, bias):
     # With the bias of 6, log P of a 25 that follows a 25 is above 0, so each such 25 raises the score. A hypothesis
     # can then win at the limit although one that ended at once was far better until then.
-    model = build(build_tiny_model)
-    with torch.no_grad():
-        model.lm_head.bias[END] += 3.0
+    model = build_ending_model(end_bias=6.0, max_length_offset=OFFSET, decoder_layers=2)
 
     def expected_of(i):
         words = words_of(model, SENTENCES[i])

@@ -35,14 +35,13 @@ def build_reference(model) -> nn.Transformer:
         "dropout": 0.0,
         "layer_norm_eps": config.layer_norm_eps,
         "batch_first": True,
-        "norm_first": False,
         "dtype": torch.float64,
     }
-    # PyTorch puts a norm after each stack. It is left out here, because the paper has none.
+    # nn.Transformer builds stacks with a norm at the end. These stacks have none, as in the paper.
     encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(**sizes), config.encoder_layers, norm=None, enable_nested_tensor=False
+        nn.TransformerEncoderLayer(**sizes), config.encoder_layers, enable_nested_tensor=False
     )
-    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), config.decoder_layers, norm=None)
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), config.decoder_layers)
     reference = nn.Transformer(
         config.d_model, config.num_heads, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
     )
@@ -71,13 +70,9 @@ def test_the_stacks_agree_with_pytorch(model, target_is_padded):
     if target_is_padded:
         target_mask[1, 3:] = 0
     # PyTorch's stacks take the sum of embedding and position. Our stacks take the embedding, and add the position.
-    positions = {
-        "source": model.model.encoder.positions(6, mask=source_mask, device=source.device),
-        "target": model.model.decoder.positions(5, mask=target_mask, device=source.device),
-    }
     expected = build_reference(model)(
-        source + positions["source"],
-        target + positions["target"],
+        source + model.model.encoder.positions(6, mask=source_mask, device=source.device),
+        target + model.model.decoder.positions(5, mask=target_mask, device=source.device),
         src_key_padding_mask=source_mask == 0,
         tgt_key_padding_mask=target_mask == 0,
         memory_key_padding_mask=source_mask == 0,

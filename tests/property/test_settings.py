@@ -1,6 +1,5 @@
 """All settings that recipes, configs and generate() accept can be saved and loaded, and do not prevent a conversion."""
 
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from shortcuts import read_json
 from tiny_training import TINY, train
 from transformers import GenerationConfig, MarianMTModel
 
@@ -27,6 +27,7 @@ search_options = {
     "num_beams": st.integers(1, 3),
     "length_penalty": alphas,
     "length_penalty_type": st.sampled_from(list(LENGTH_PENALTIES)),
+    "max_length_offset": st.integers(1, 9),
     "max_new_tokens": st.integers(1, 9),
     "max_length": st.sampled_from([5, 20]),
     "early_stopping": st.sampled_from([True, False, "never"]),
@@ -90,7 +91,7 @@ def test_a_recipe_with_any_settings_can_be_trained_saved_and_loaded(tiny_data, r
     with tempfile.TemporaryDirectory() as folder:
         model_folder = train(recipe, tiny_data, Path(folder))
         loaded, _ = load_translator(model_folder)
-        options = json.loads((model_folder / "generation_config.json").read_text())
+        options = read_json(model_folder / "generation_config.json")
     assert options["num_beams"] == recipe.num_beams
     assert options["length_penalty"] == recipe.length_penalty
     assert {name: getattr(loaded.config, name) for name in model_changes} == model_changes
