@@ -80,9 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         _, path = self._read()
         match path:
             case ["api", "models", owner, name, *rest] if not rest or rest[0] == "revision":
-                repository = self.server.repositories.get(f"{owner}/{name}")
-                if repository is None:
-                    return self._refuse("RepoNotFound")
+                repository = self.server.repositories[f"{owner}/{name}"]
                 files = [{"rfilename": file} for file in sorted(repository)]
                 is_private = f"{owner}/{name}" in self.server.private
                 found = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": files, "tags": [], "private": is_private}
@@ -93,9 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
                 files = self.server.repositories[f"{owner}/{name}"].items()
                 self._answer([{"type": "file", "path": file, "size": len(data), "oid": "0"} for file, data in files])
             case [owner, name, "resolve", _, *file]:
-                repository = self.server.repositories.get(f"{owner}/{name}")
-                if repository is None:
-                    return self._refuse("RepoNotFound")
+                repository = self.server.repositories[f"{owner}/{name}"]
                 if "/".join(file) not in repository:
                     return self._refuse("EntryNotFound")
                 self._send(200, repository["/".join(file)], {"X-Repo-Commit": COMMIT})

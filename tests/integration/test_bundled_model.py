@@ -16,7 +16,6 @@ from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("model_cards/*/config.json"))
-in_every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 MOST_BYTES = 20_000_000
 HERE = Path(__file__).parent
 
@@ -29,7 +28,7 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@in_every_folder
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_weights_are_small_and_in_bfloat16_and_the_card_has_their_sha256(folder):
     path = folder / "model.safetensors"
     assert path.stat().st_size <= MOST_BYTES
