@@ -119,7 +119,7 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
 
 
 def check_inputs(args: argparse.Namespace) -> None:
-    """Raise a FileNotFoundError if a text file to read is missing.
+    """Raise an OSError if a text file to read is missing, or is a folder.
 
     A corpus with a single name is not checked, because it may be a dataset on the Hub.
     """
@@ -130,6 +130,8 @@ def check_inputs(args: argparse.Namespace) -> None:
     for path in (*map(Path, names), *files):
         if isinstance(path, Path):  # `vaswani attention --source` is a sentence, not a path.
             path.stat()
+            if path.is_dir():
+                raise IsADirectoryError(f"{path} is a folder: name a text file.")
 
 
 def check_new_folder(folder: Path) -> None:

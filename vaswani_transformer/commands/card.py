@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> None:
         output = model / CARD_FILE
         if model != args.run_folder / MODEL_FOLDER:
             raise ValueError(
-                f"the newest model of {args.run_folder} is not its final model: name the file of the card by --output."
+                f"{args.run_folder} has no final model of its newest update. To write the card of its checkpoint, give "
+                f"--output {output}: `vaswani push` uploads that card."
             )
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: to replace it, name it by --output.")

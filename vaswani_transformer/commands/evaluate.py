@@ -92,7 +92,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from ..data.lines import read_lines
-    from ..data.sources import Source
+    from ..data.sources import Source, find_languages
     from ..evaluation.likelihood import compute_perplexity
     from ..evaluation.metrics import PERPLEXITY, Score, build_metrics, compute_scores
     from ..files import write_json
@@ -104,7 +104,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         check_output(path, inputs=args.test)
     names = [args.model, *args.ensemble]
     first, *others = load_members(names, dtype=args.dtype)
-    source, target = first.languages or ("en", "de")
+    source, target = first.languages or find_languages(args.test) or ("en", "de")
     languages = (args.source_language or source, args.target_language or target)
     metrics = build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=languages[1])
     columns = (args.source_column, args.target_column)

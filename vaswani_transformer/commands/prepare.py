@@ -9,9 +9,8 @@ To train a parser: --task parsing --recipe parsing_wsj --train train.mrg --dev d
 """
 
 import argparse
-import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, zip_longest
@@ -85,6 +84,7 @@ def find_fault(args: argparse.Namespace) -> str | None:
 def run(args: argparse.Namespace) -> None:
     from ..data.filtering import summarise
     from ..data.preparation import prepare, read_all
+    from ..data.sources import find_languages
     from ..files import write_json
     from ..parsing.vocabulary import learn_vocabulary
     from ..runs import RECIPE_FILE
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
     recipe = replace(recipe, **take_given(args, "vocab_size", "max_length_ratio"))
-    source, target = _find_languages(args.train[0])
+    source, target = find_languages(args.train[0]) or ("en", "de")
     languages = (args.source_language or source, args.target_language or target)
     is_parser = args.task == "parsing"
     learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
@@ -162,13 +162,6 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     if args.task == "parsing":
         check_vocabulary(tokenizer, copy_words=args.copy_words)
     return tokenizer
-
-
-def _find_languages(names: Sequence[str]) -> tuple[str, str]:
-    """Return the languages in the endings of two text files, such as train.en and train.de.gz, or else en and de."""
-    endings = [Path(name.removesuffix(".gz")).suffix.removeprefix(".") for name in names]
-    are_codes = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
-    return (endings[0], endings[1]) if are_codes else ("en", "de")
 
 
 def _open_text(

@@ -3,8 +3,8 @@
 vaswani push --model runs/base --repo_id me/base --private
 vaswani push --model runs/base --repo_id me/base --dry_run FOLDER
 
-The card is the README.md beside the weights. For a run without a README.md, the command uploads the card that `vaswani
-card` would write. Log in first (`hf auth login`, or HF_TOKEN in the environment).
+The card is the README.md beside the weights. If a run has none there, the command uploads the card that `vaswani card`
+would write. Log in first (`hf auth login`, or HF_TOKEN in the environment).
 """
 
 import argparse

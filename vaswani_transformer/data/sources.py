@@ -1,5 +1,6 @@
 """Parallel text that a user names: files, a folder, a dataset of the Hub, or the built-in corpus."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,13 @@ from .corpus import Pair, describe_source, open_parallel, survey
 from .phrasebook.pairs import generate_pairs
 
 PHRASEBOOK = "phrasebook"  # The name of the built-in corpus.
+
+
+def find_languages(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the languages in the endings of two text files, such as train.en and train.de.gz; `None` without them."""
+    endings = [Path(name.removesuffix(".gz")).suffix.removeprefix(".") for name in names]
+    are_codes = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
+    return (endings[0], endings[1]) if are_codes else None
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,8 @@ class Source:
         cache: see `open_parallel`.
 
     Raises:
-        ValueError: if the text is the phrasebook and the languages are not English and German.
+        ValueError: if the text is the phrasebook and the languages are not English and German, or if the endings of two
+            files name the languages in the other order.
     """
 
     names: Sequence[str]
@@ -37,6 +46,12 @@ class Source:
         if self._is_phrasebook and self.languages != ("en", "de"):
             languages = " to ".join(self.languages)
             raise ValueError(f"the phrasebook is from en to de, not from {languages}: leave the languages out.")
+        source, target = self.languages
+        if find_languages(self.names) == (target, source):
+            raise ValueError(
+                f"{' '.join(self.names)}: by their endings these files are from {target} to {source}, but the "
+                f"languages are {source} to {target}. Name the file of the source first."
+            )
 
     @property
     def _is_phrasebook(self) -> bool:
