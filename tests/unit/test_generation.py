@@ -445,7 +445,8 @@ def test_the_end_token_may_also_be_the_padding_if_a_mask_is_given(brief, options
 
 def test_the_limit_of_an_encoded_source_without_a_mask_counts_all_its_positions(endless):
     encoded = endless.get_encoder()(SOURCE[2:3])
-    assert len(new_tokens(endless.generate(encoder_outputs=encoded)[0])) == 7 + 4
+    for use_cache in (True, False):  # by an engine, and by `forward`
+        assert len(new_tokens(endless.generate(encoder_outputs=encoded, use_cache=use_cache)[0])) == 7 + 4
 
 
 # Precision

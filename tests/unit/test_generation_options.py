@@ -1,5 +1,6 @@
 """Every option of transformers is honoured, passed on to transformers, or refused. None is ignored."""
 
+import logging
 from dataclasses import fields, replace
 from unittest import mock
 
@@ -241,6 +242,13 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
         for name in ("scores", "logits"):
             actual, wanted = (torch.stack(x[name])[is_open] for x in (found, expected))
             torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("options", "warns"), [({}, True), ({"renormalize_logits": True}, False)])
+def test_a_warning_names_options_by_which_longer_translations_score_higher(model, caplog, options, warns):
+    logging.Logger.warning_once.cache_clear()  # An earlier test may have shown this warning.
+    model.generate(SOURCE, exponential_decay_length_penalty=(2, 1.5), **options)
+    assert ("pass early_stopping=True or renormalize_logits=True" in caplog.text) == warns
 
 
 # Callers of `generate`

@@ -166,6 +166,7 @@ def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
     inputs = {"input_ids": SOURCE[:1].expand(3, -1), "labels": labels, "num_items_in_batch": 1}
     if has_decoder_inputs:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+        inputs["decoder_attention_mask"] = (labels != -100).long()
     found, without_logits = (model(**inputs, skip_logits=skips) for skips in (False, True))
     torch.testing.assert_close(found.loss, sum(output.loss for output in alone))
     for logits, output, row in zip(found.logits, alone, rows, strict=True):

@@ -52,6 +52,7 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
     [
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
+        ("\u202athe\u202e \u2060la\u206fw", "the law"),  # the ends of two ranges
         ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # parts join where invisible characters were
         ("Zu\u0308rich A\u030a \u212b \u1100\u1161", "Z\u00fcrich \u00c5 \u00c5 \uac00"),
         ("\uff28\uff45\uff4c\uff4c\uff4f\uff01 coe\ufb03cient", "Hello! coefficient"),

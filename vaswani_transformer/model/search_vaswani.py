@@ -33,7 +33,8 @@ ROOM = 16  # number of tokens by which a full history is enlarged
 
 
 # Functions (|Y|, alpha) -> lp(Y), where |Y| is an int or a tensor. If the base fell with growing |Y|, the bound of
-# `BeamSearch` would not be exact. alpha is made a float, because an integer tensor overflows with an integer exponent, and refuses a negative one.
+# `BeamSearch` would not be exact. alpha is made a float, because an integer tensor overflows with an integer exponent,
+# and refuses a negative one.
 LENGTH_PENALTIES = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** float(alpha),  # Wu et al. 2016, equation 14
     "power": lambda length, alpha: length ** float(alpha),  # as in transformers' beam search
