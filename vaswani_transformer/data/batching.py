@@ -22,9 +22,9 @@ import torch
 
 from ..model.loss_vaswani import IGNORE_INDEX
 
-# The names of the two sides of a set. Each side has two files, with its name and the endings .tokens and .offsets.
+# The two sides of a training or development set. Each has two files, such as labels.tokens and labels.offsets.
 SIDES = ("input_ids", "labels")
-# This file lists the number of pairs of each corpus of a set, and how many times each pair is in an epoch.
+# For each corpus of a set, this file holds the number of pairs, and how many times an epoch contains each pair.
 CORPORA_FILE = "corpora.json"
 TOKEN_TYPE = np.dtype("<i4")
 OFFSET_TYPE = np.dtype("<i8")
@@ -38,7 +38,7 @@ def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
     Args:
         lengths: the length of each row, at least 1.
         limit: the largest padded size of a batch, which is its number of rows * the length of its longest row. A row
-            that is longer than `limit` is a batch alone.
+            that is longer than `limit` is alone in its batch.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while order:
@@ -81,7 +81,7 @@ class TokenColumn:
 
 @dataclass
 class TokenizedPairs(torch.utils.data.Dataset):
-    """Sentence pairs as token ids. An index is the row numbers of a whole batch, and gives this batch."""
+    """Sentence pairs as token ids. `pairs[rows]` is the batch of the pairs with these row numbers."""
 
     sources: TokenColumn
     targets: TokenColumn
@@ -89,7 +89,7 @@ class TokenizedPairs(torch.utils.data.Dataset):
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the files that `prepare` wrote into `folder` to memory.
+        """Memory-map the files that `prepare` wrote into `folder`.
 
         A corpus of weight n is repeated n times. The repetitions of a pair share the memory of its token ids.
 
@@ -136,10 +136,10 @@ def plan_updates(
 ) -> list[np.ndarray]:
     """Return the row numbers of each update of one epoch. Each pair is in exactly one update.
 
-    As in tensor2tensor, pairs are sorted by the length of their longer side. Pairs with equal longer sides are sorted
-    by the length of their target, and the remaining order is random. The sorted pairs are cut where one more pair would
-    bring the padded source or target over `tokens_per_batch`. Then the updates are shuffled. An update is the work of
-    all processes together. So the plan does not depend on the number of processes or the accumulation of gradients.
+    As in tensor2tensor, pairs are sorted by the length of their longer side. If these lengths are equal, the length of
+    the target decides. If the target lengths are equal, too, the order is random. The sorted pairs are cut where one
+    more pair would bring the padded source or target over `tokens_per_batch`. Then the updates are shuffled. All
+    processes share each update. So the plan depends neither on their number nor on the accumulation of gradients.
 
     Args:
         source_lengths, target_lengths: the number of tokens of each pair, `</s>` included.
@@ -207,7 +207,7 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 
     Args:
         sources, targets: the number of tokens of each pair.
-        limit: the most padded tokens of a part, both sides together. A pair with more tokens is a part alone.
+        limit: the most padded tokens of a part, both sides together. A pair with more tokens is alone in its part.
     """
     starts = []
     start = 0

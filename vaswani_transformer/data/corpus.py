@@ -37,7 +37,7 @@ def read_parallel_files(
     """Read pairs from two text files: line i of one is the translation of line i of the other.
 
     Args:
-        digests: a digest for each file to update with its bytes, see `read_lines`.
+        digests: for each file, a digest that is updated with the bytes of the file (see `read_lines`), or None.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -64,7 +64,7 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
 
     A line of .tsv is a source, a tab and a target, and `"` is an ordinary character. The first row of .csv names the
     columns, and quoted cells may contain commas and line breaks. The csv module refuses cells of more than 131,072
-    characters. So a cell whose quote is never closed does not take in the whole file.
+    characters. So a quote that is never closed cannot turn the whole file into one cell.
 
     Raises:
         LookupError: if a row has too many or too few cells, or if a column occurs twice.
@@ -99,13 +99,13 @@ def _read_records(
     Args:
         items: lines or rows.
         columns: the names of source and target in a record.
-        place: the place of an item in messages, without its number, such as "train.csv, line".
+        place: the text before the number of an item in messages, such as "train.csv, line".
         parse: items -> records. By default the items are the records.
 
     Raises:
         ValueError: if an item is not a pair.
     """
-    numbers = count()  # After an error, the next number is that of the item with the error, counted from 1.
+    numbers = count()  # After an error, `next(numbers)` is the number of the faulty item, counted from 1.
     try:
         for record in parse(item for item, _ in zip(items, numbers, strict=False)):
             yield _pair_of_record(record, columns)
@@ -148,7 +148,7 @@ def _read_parquet(path: Path) -> Iterator[dict]:
 
 @contextlib.contextmanager
 def _blaming_parquet(path: Path) -> Iterator[None]:
-    """Turn errors of the block over a parquet file into a ValueError that names `path`."""
+    """Turn an error of the block, which reads the parquet file `path`, into a ValueError that names `path`."""
     try:
         yield
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
@@ -191,7 +191,7 @@ def open_parallel(
         columns: the names of source and target in records and headers.
         split: the part to read of a Hub dataset, or of a folder with files such as `train-00000-of-00003.parquet`.
         cache: a folder that keeps a Hub dataset for later readings. By default each reading downloads the dataset.
-        digests: a digest for each file to update with its bytes, see `read_lines`. Parquet files do not update them.
+        digests: see `read_parallel_files`. A parquet file does not update its digest.
 
     Raises:
         FileNotFoundError: if a folder has no file of `split`, or if a file is missing. A missing file may be noticed
@@ -267,13 +267,13 @@ def _is_on_hub(spec: Sequence[str | Path]) -> bool:
         return False
     if (folder := Path(str(spec[0]).partition(":")[0])).exists():
         raise ValueError(
-            f"{spec[0]} could mean {folder} here or a dataset of the Hub: move that folder, or name its files."
+            f"{spec[0]} could mean the folder {folder} or a dataset of the Hub: move the folder, or name its files."
         )
     return True
 
 
 def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
-    """Return the files of `spec`. Of a folder, return the parquet files whose names begin with `split`, sorted.
+    """Return the files of `spec`. If it is a folder, return its parquet files whose names begin with `split`, sorted.
 
     Raises:
         FileNotFoundError: if a folder has no such file.
@@ -282,5 +282,5 @@ def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
     if len(spec) > 1 or not path.is_dir():
         return [Path(name) for name in spec]
     if not (files := sorted(path.glob(f"{split}*.parquet"))):
-        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: let its files' names begin with {split}.")
+        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: rename its files, so that their names begin with {split}.")
     return files

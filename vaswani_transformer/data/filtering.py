@@ -10,7 +10,8 @@ from .corpus import Pair
 # Longer texts are not sentences. The time to learn a vocabulary from one long word is quadratic in its bytes: 0.1 s for
 # this length, hours for 5 MB.
 MOST_CHARACTERS = 10_000
-# Reasons to drop a pair. `preparation` finds pairs "over max_length", because it knows their numbers of tokens.
+# Reasons to drop a pair. "endless": a side is longer than `MOST_CHARACTERS`. "unequal": one side is too long for the
+# other. "over max_length": `preparation` drops the pair, because the number of tokens is not known here.
 REASONS = ("endless", "empty", "unequal", "duplicate", "over max_length")
 
 
@@ -55,8 +56,8 @@ def _reason_to_drop(source: str, target: str, max_length_ratio: float | None, se
         if longer > max_length_ratio * shorter:
             return "unequal"
     if seen is not None:
-        # The length distinguishes ("ab", "c") from ("a", "bc"). The probability that any two of 36M different pairs
-        # have the same digest of 64 bits is 36M^2 / 2^65 = 4e-5.
+        # The length of the source distinguishes ("ab", "c") from ("a", "bc"). The probability that any two of 36M
+        # different pairs have the same digest of 64 bits is 36M^2 / 2^65 = 4e-5.
         text = f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass")
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
         if digest in seen:

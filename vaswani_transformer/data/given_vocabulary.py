@@ -22,7 +22,7 @@ class _Extractor(SentencePieceExtractor):
 
 
 class _Converter(SpmConverter):
-    """The converter of transformers with another extractor. The converter's own one fails for byte-pair encodings."""
+    """The converter of transformers with `_Extractor`. Its original extractor fails for byte-pair encodings."""
 
     SpmExtractor = _Extractor
 

@@ -24,7 +24,7 @@ def build_normalizer() -> normalizers.Normalizer:
 
     - Characters are composed (NFC).
     - Each run of white space and line breaks becomes one space. White space at the end is removed. White space at the
-      start becomes the space that every first word has.
+      start becomes one space, like the space that the pre-tokeniser puts before the first word of other texts.
     - Control characters and invisible format characters are removed.
     - Full-width letters and punctuation marks get their usual width, and Latin ligatures become separate letters.
 
@@ -82,7 +82,7 @@ def _compile(rules: dict[str, str]) -> bytes:
             node = node.setdefault(byte, {})
         node[0] = starts[value]
     units: dict[int, int] = {0: 0}
-    bases: set[int] = set()  # No two nodes have the same base, because they would share their children.
+    bases: set[int] = set()  # No two nodes have the same base. Otherwise they would share their children.
     open_nodes = [(0, 0, tree)]
     while open_nodes:
         at, label, node = open_nodes.pop()
@@ -97,5 +97,6 @@ def _compile(rules: dict[str, str]) -> bytes:
                 open_nodes.append((base ^ byte, byte, child))
             else:
                 units[base] = 1 << 31 | child
-    size = (max(units) | 255) + 1  # The last block of 256 is full, because a search may look up any byte after a node.
+    # The last block of 256 units is written in full, because a search may look up any byte after a node.
+    size = (max(units) | 255) + 1
     return struct.pack(f"<{size + 1}I", 4 * size, *(units.get(at, 0) for at in range(size))) + values

@@ -72,11 +72,12 @@ def prepare(
 ) -> dict:
     """Learn a vocabulary, and write the tokenised training set and development set into `folder`.
 
-    The folder appears when it is complete. The same arguments give the same bytes. Memory grows with the corpus only
-    for `drop_duplicates`, by 80 bytes per pair.
+    The folder appears when it is complete. The same arguments give the same bytes. Memory does not grow with
+    the corpus, except with `drop_duplicates`: then it grows by 80 bytes per pair.
 
     Args:
-        corpora: the training set. It is read twice. A corpus without `num_pairs` is read once more, to count them.
+        corpora: the training set. It is read once to learn the vocabulary, and once to encode it. If a vocabulary is
+            learnt, a corpus without `num_pairs` is first read once more, to count its pairs.
         read_dev: reads the development set.
         folder: a new or empty folder, or the result of an earlier call with the same arguments.
         vocab_size, subword_model: see `train_tokenizer`.
@@ -84,8 +85,8 @@ def prepare(
         max_length_ratio: see `filter_pairs`. This filter applies to training pairs only.
         drop_duplicates: drop a training pair if an equal pair came before it in any corpus.
         tokenizer: the tokenizer to use. By default a vocabulary is learnt.
-        inputs: a description of the text as JSON values (see `corpus.describe_source`). By it, a later call notices
-            that the text has changed.
+        inputs: a description of the text as JSON values (see `corpus.describe_source`). From it, a later call
+            notices that the text has changed.
         log: a function that gets a line of text at each stage.
 
     Returns:
@@ -155,7 +156,7 @@ def _warn_of_marks(pairs: Sequence[Pair], name: str) -> None:
         if sum(mark in f"{source} {target}" for source, target in pairs) > len(pairs) / 2:
             warnings.warn(
                 f"most pairs of the set {name} hold {mark!r}, a mark of sub-words, and the model will write it. "
-                f"Give plain text, because `prepare` splits words itself: {remedy} joins them again.",
+                f"Give plain text, because `prepare` splits words itself: {remedy} joins the sub-words again.",
                 stacklevel=1,  # one place for all calls, so that Python shows equal warnings once
             )
 
@@ -188,7 +189,7 @@ def read_preparation(folder: Path) -> dict:
 def _learn_vocabulary(
     corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
-    """Learn a vocabulary from pairs that are spread evenly over the text, because its parts may differ."""
+    """Learn a vocabulary from pairs that are spread evenly over the text, because parts of the text may differ."""
     num_pairs = sum(
         sum(1 for _ in corpus.read()) if corpus.num_pairs is None else corpus.num_pairs for corpus in corpora
     )

@@ -93,7 +93,11 @@ def train_tokenizer(
 
 
 def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return `tokenizer`, which has the special tokens, for transformers. Let it append `</s>` to inputs and labels."""
+    """Return `tokenizer` as a tokenizer of transformers that appends `</s>` to inputs and labels.
+
+    Args:
+        tokenizer: a tokenizer that has all `SPECIAL_TOKENS`.
+    """
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
@@ -110,8 +114,8 @@ def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 def cuts_words_apart(tokenizer: Tokenizer) -> bool:
     """Return True only if no token of `tokenizer` can hold two words.
 
-    This is certain if `tokenizer` differs from a result of `train_tokenizer` only in its vocabulary. For any other
-    tokenizer, return False.
+    This is certain if `tokenizer` differs from a result of `train_tokenizer` only in its vocabulary. For all other
+    tokenizers the function returns False.
     """
     subword_model = "wordpiece" if isinstance(tokenizer.model, models.WordPiece) else "bpe"
     learnt = train_tokenizer([], subword_model=subword_model).backend_tokenizer

@@ -19,8 +19,8 @@ _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
 # Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my). "owner" is a noun in the
 # genitive (the king's). "new" makes a phrase indefinite: a book, books, bread.
-_PLACES = ("the",) * 6 + ("this", "own")
-_KNOWN = (*_PLACES, "this", "own", "owner")
+_PLACE_DETERMINERS = ("the",) * 6 + ("this", "own")
+_DEFINITE = (*_PLACE_DETERMINERS, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
 _POSSESSIVES = ("my", "your", "his", "her", "our", "their")
 _QUANTIFIERS = ("two", "three", "ten", "some", "many")
@@ -109,7 +109,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
         subjects = adjective.nouns
     is_plain = is_statement and not is_negative and not clause.english
     if kind != "who":
-        determiners = (*_KNOWN, "a", "a", *_QUANTITIES) if kind and is_plain else _KNOWN
+        determiners = (*_DEFINITE, "a", "a", *_QUANTITIES) if kind and is_plain else _DEFINITE
         clause.subject = _draw_phrase(dice, subjects, determiners, has_adjective="predicate" not in marks)
     if clause.verb.objects and kind != "what":
         _add_object(dice, clause, is_negative=is_negative, is_plain=is_plain)
@@ -145,7 +145,7 @@ def _verbs_for(tense: str, kind: str) -> tuple[Word, ...]:
 def _add_object(dice: Dice, clause: Clause, *, is_negative: bool, is_plain: bool) -> None:
     """Add an object. It is indefinite ("new") only if the verb allows it in both languages."""
     verb = clause.verb
-    determiners = _KNOWN
+    determiners = _DEFINITE
     if "new" in verb.marks:
         determiners += ("not a" if is_negative else "new",) * 4
     if is_plain and "state" not in verb.marks:
@@ -163,7 +163,7 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
         if uses and dice.chance(chance):
             use = dice.choose(uses)
             word = dice.choose([word for word in TABLES["prepositions"] if use in word.uses])
-            phrase = _draw_phrase(dice, word.nouns, _PLACES, clause.subject)
+            phrase = _draw_phrase(dice, word.nouns, _PLACE_DETERMINERS, clause.subject)
             clause.english[role] = f"{word.english} {phrase.english_object}"
             clause.german[role] = grammar.after_preposition(word.german, phrase.german[word.case])
     # In the present tense, a clause with "not" gets no time, because "not ... every day" would negate the time.
@@ -173,7 +173,7 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
 
 
 def _draw_phrase(
-    dice: Dice, names: str, determiners: Sequence[str] = _KNOWN, subject: Phrase = WHO, *, has_adjective: bool = True
+    dice: Dice, names: str, determiners: Sequence[str] = _DEFINITE, subject: Phrase = WHO, *, has_adjective: bool = True
 ) -> Phrase:
     """Draw a pronoun or a noun phrase.
 

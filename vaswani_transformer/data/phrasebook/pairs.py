@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from .drawing import Dice, draw_sentence
 
-_HELD_OUT_PERCENT = 5  # Of all sentences, dev has this share, and test has this share.
+_HELD_OUT_PERCENT = 5  # dev has this percentage of all sentences, and test has the same percentage.
 # The bounds on the length of an English sentence.
 _MIN_WORDS = 4
 _MAX_WORDS = 14
@@ -19,10 +19,10 @@ _MAX_FAILED_DRAWS = 100_000  # After this number of failed draws in a row, no ne
 
 
 def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Draw pairs of an English and a German sentence. Each English sentence is drawn once.
+    """Yield pairs of an English and a German sentence. No English sentence occurs twice.
 
     The split of a sentence depends on its text alone. So a sentence of dev or test is never a training pair. The pairs
-    are the same in every process and version of Python, and the first n pairs are the same for each `num_pairs`.
+    are the same in every process and version of Python. The first n pairs do not depend on `num_pairs`.
 
     Args:
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
