@@ -282,5 +282,7 @@ def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
     if len(spec) > 1 or not path.is_dir():
         return [Path(name) for name in spec]
     if not (files := sorted(path.glob(f"{split}*.parquet"))):
-        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: rename its files, so that their names begin with {split}.")
+        raise FileNotFoundError(
+            f"{path} holds no file {split}*.parquet: rename its files, so that their names begin with {split}."
+        )
     return files
