@@ -44,7 +44,7 @@ class Checkpoints:
     accelerator: Accelerator
     model: PreTrainedModel  # without Accelerate's wrapper
     tokenizer: PreTrainedTokenizerFast
-    progress: Progress  # It is saved, and its number of updates gives a checkpoint its name.
+    progress: Progress  # saved, too; its number of updates is in the name of the checkpoint
     stateful: dict[str, Any]  # other parts to save, by their names in the file; each can return and load a state dict
     keep: int  # the number of checkpoints that the final model averages
 
@@ -57,8 +57,8 @@ class Checkpoints:
         """Write a checkpoint of the present state, then delete the checkpoints that are no longer needed.
 
         Args:
-            is_scheduled: False for a checkpoint that is written only because the run stops. The final model never
-                averages this one.
+            is_scheduled: False for a checkpoint that is written only because the run stops. It is never
+                averaged into the final model.
 
         Raises:
             OSError: if the checkpoint cannot be written. Other types of errors become an OSError.
@@ -84,10 +84,11 @@ class Checkpoints:
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
         """Restore the run from an intact `checkpoint`.
 
-        Call `warn` if another number of processes wrote it, because dropout then draws other numbers.
+        Call `warn` if the checkpoint was written by another number of processes, because dropout then draws other
+        numbers.
         """
         path = checkpoint / STATE_FOLDER / STATE_FILE
-        state = torch.load(path, map_location="cpu", weights_only=True)  # A pickle could run a program.
+        state = torch.load(path, map_location="cpu", weights_only=True)  # A full pickle could run a program.
         with blaming(path):
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
@@ -128,7 +129,7 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
     """Return the newest intact checkpoint in `folder`, or None if `folder` has no checkpoint.
 
-    `warn` gets a line for each newer checkpoint, which is damaged. `set_aside` renames it.
+    Each newer checkpoint is damaged: `warn` gets a line about it, and `set_aside` renames it.
 
     Raises:
         ValueError: if all checkpoints are damaged. They keep their names.
@@ -170,9 +171,9 @@ def finish_checkpoint(partial: Path) -> Path:
 def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
-    At least `STATES_TO_KEEP` checkpoints are kept. Checkpoints of earlier stops and partial checkpoints are deleted.
-    `set_aside` renames a checkpoint before it is deleted. So what is left of it after a crash is never taken for a
-    whole checkpoint, and the next call deletes the rest.
+    At least `STATES_TO_KEEP` checkpoints are kept. A checkpoint that was written at a stop is deleted, unless it is the
+    newest one. Partial checkpoints are deleted. `set_aside` renames a checkpoint before it is deleted. So after a
+    crash, its remaining files are never taken for a whole checkpoint, and the next call deletes them.
     """
     checkpoints = averageable_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]

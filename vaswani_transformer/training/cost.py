@@ -83,5 +83,5 @@ class RunCost:
 
     @property
     def weight_flop(self) -> float:
-        """FLOP of products with weights: 6 x parameters x target tokens. Sources are taken to have as many tokens."""
+        """FLOP of products with weights: 6 x parameters x target tokens, if sources have as many tokens as targets."""
         return 6 * self.num_parameters * self.target_tokens

@@ -34,7 +34,7 @@ class DevelopmentSet:
 
         Returns:
             the loss without label smoothing, in nats per token; the scores by name; and a line for each sample
-            translation. Only the main process has samples.
+            translation. The samples are empty in all processes except the main process.
         """
         accelerator = self.accelerator
         loss = self.compute_loss(model)

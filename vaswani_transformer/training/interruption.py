@@ -19,9 +19,9 @@ class Interrupted(Exception):
 class StopRequest:
     """Remember a signal, so that the present update can be finished. A later signal ends the process at once.
 
-    Signals within `SECONDS_OF_ONE_REQUEST` are one request: a scheduler signals every process, the launcher too, and
-    then the launcher signals its processes again. Use this class in the main thread, because Python delivers signals
-    only there.
+    Further signals within `SECONDS_OF_ONE_REQUEST` belong to the first one and are ignored: a scheduler signals every
+    process, the launcher included, and then the launcher signals its processes again. Use this class in the main
+    thread, because Python delivers signals only there.
     """
 
     def __init__(self):
@@ -60,9 +60,9 @@ def destroy_group_at_exit() -> None:
     """Destroy the process group of PyTorch at exit. Each process calls this function when its work is done.
 
     Without this, a thread of gloo may abort the process (PyTorch's pull request 179291). The models are deleted before
-    the group, or the process may hang: the reducer of the gradients, a part of a model, would hold the last reference
-    to the group. The destructor of the group waits for threads of gloo, and these threads may wait for the interpreter
-    (PyTorch's issue 56297).
+    the group. Otherwise the process may hang, because the reducer of the gradients, a part of a model, would hold the
+    last reference to the group. The destructor of the group waits for threads of gloo, and these threads may wait for
+    the interpreter (PyTorch's issue 56297).
     """
     atexit.register(_destroy_group)
 

@@ -13,7 +13,7 @@ from ..runs import LOG_FILE
 
 
 class Log:
-    """The log of a run folder. All processes have one, but only the main process writes.
+    """The log of a run folder. All processes have a `Log`, but only the main process writes.
 
     The numbers also go to the trackers of `accelerator`, if it has any.
     """
@@ -32,8 +32,8 @@ class Log:
         with write_whole(self.path) as file:
             file.writelines(lines)
         if self.accelerator.log_with:
-            # The log fills the files of TensorBoard. The old files are deleted, because a resumed run would draw some
-            # updates twice.
+            # TensorBoard gets all lines of the log again in a new file. Its old files are deleted. Otherwise it would
+            # draw some updates of a resumed run twice.
             for events in self.path.parent.glob("events.out.tfevents.*"):
                 events.unlink()
             self.accelerator.init_trackers(self.path.parent.resolve().name)

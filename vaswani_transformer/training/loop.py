@@ -105,7 +105,7 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
                 with tally.pause():
                     dev_loss = _evaluate(parts)
                 # An evaluation that is due only because the run ends does not count for the patience, because a run
-                # with more updates would not make it.
+                # with more updates would have no evaluation at this update.
                 if recipe.is_interval_complete(progress):
                     progress.note_evaluation(dev_loss)
             if is_due or must_stop:
@@ -121,7 +121,7 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
 
 
 def run_update(parts: RunParts, update: Update) -> float:
-    """Make one optimizer step of a model in training mode; return its learning rate.
+    """Make one optimizer step of a model in training mode; return the learning rate of the step.
 
     The loss is the mean over the target tokens of all processes and micro-batches.
     """
@@ -174,7 +174,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         stream,
         batch_size=None,
         pin_memory=device == "cuda",
-        generator=torch.Generator(),  # The global generator is for dropout. Seeds of workers must not come from it.
+        generator=torch.Generator(),  # Dropout uses the global generator, so seeds of workers must not.
         num_workers=num_workers,
         prefetch_factor=16 if num_workers else None,
         worker_init_fn=ignore_first_sigterm,

@@ -26,7 +26,7 @@ class Progress:
     updates_of_epoch: int = 0  # updates done in the present epoch
     seconds: float = 0.0  # time of training with evaluations and checkpoints, summed over all starts of the run
     best_dev_loss: float = math.inf
-    evaluations_without_gain: int = 0  # evaluations in a row, up to the last one, without a lower loss than before
+    evaluations_without_gain: int = 0  # number of latest evaluations in a row without a new lowest loss
 
     def count(self, update: Update) -> None:
         """Count `update` as done."""
@@ -125,7 +125,7 @@ class Tally:
         return {"losses": losses, "counts": self._counts, "updates": self.updates, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict) -> None:
-        if self.accelerator.is_main_process:  # The saved losses are of all processes, so only one process adds to them.
+        if self.accelerator.is_main_process:  # The saved losses are sums over all processes, so only one loads them.
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
         self.updates = state["updates"]

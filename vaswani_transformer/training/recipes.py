@@ -34,7 +34,7 @@ BOUNDS = {
     "length_penalty": Number(-10.0, 10.0),
 }
 MAY_BE_NONE = ("max_length_ratio", "patience")
-# Fields of `VaswaniConfig` that the entry `model` of a recipe cannot set. Nor can it set the ids of special tokens.
+# Fields of `VaswaniConfig` that the entry `model` of a recipe cannot set. The ids of special tokens are fixed, too.
 FIXED_FIELDS = ("vocab_size", "is_encoder_decoder")
 
 
@@ -48,8 +48,8 @@ class Recipe:
     subword_model: str = "bpe"  # or "wordpiece"
     max_length: int = 256  # most tokens of a side, `</s>` included; longer pairs are dropped
     max_length_ratio: float | None = None  # largest ratio of the longer side to the shorter, in words; None: no limit
-    tokens_per_batch: int = 25_000  # limit of the tokens of an update on each side, with padding, in all processes
-    short_first: bool = False  # sort the updates of the first epoch by length
+    tokens_per_batch: int = 25_000  # most tokens of an update, for each side: padding included, over all processes
+    short_first: bool = False  # sort the updates of the first epoch by length, shortest first
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
     # Section 5.3
@@ -60,8 +60,8 @@ class Recipe:
     weight_decay: float = 0.0  # as in AdamW: an update subtracts rate * weight_decay * weight from each weight
     compile: bool | None = None  # compile the updates by torch.compile, which takes minutes; None: only on CUDA
     # Section 6.1
-    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here the interval is this
-    # number of updates. So the averaged model depends neither on the hardware nor on when a run is stopped.
+    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here the interval is
+    # always 1,500 updates. So the averaged model depends neither on the hardware nor on when a run is stopped.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
     num_averaged_checkpoints: int = 5  # number of last checkpoints whose mean is the final model
     patience: int | None = None  # a run ends after this number of evaluations in a row without a better loss
@@ -165,8 +165,8 @@ MULTI30K_TINY = Recipe(
 # The number of updates is our choice: about 45 epochs of 160,000 pairs. fairseq differs in these points. Source and
 # target have separate vocabularies and embeddings. Attention has biases. The 10,000 of `vocab_size` are BPE merges
 # there, and the 175 of `max_length` are words. There the best checkpoint translates, and here the mean of the last
-# checkpoints. fairseq ranks hypotheses by log P / |Y|. For sentences of 25 tokens, GNMT's length penalty with alpha 1.2
-# grows as fast as |Y|.
+# checkpoints. fairseq ranks hypotheses by log P / |Y|. To do the same for sentences of 25 tokens, GNMT's length
+# penalty needs an alpha of 1.2.
 IWSLT14_DE_EN = Recipe(
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
     vocab_size=10_000,
@@ -195,8 +195,9 @@ GENERAL_EN_DE_SMALL = Recipe(
     checkpoint_interval=(250, "updates"),
 )
 
-# For twice as much text of the same kind. Training takes four hours on two CPU cores with bfloat16. The encoder is
-# deeper than the decoder, because it runs once for a sentence, and the decoder once for each token of the translation.
+# For text of the same kind as for general_en_de_small, but twice as much. Training takes four hours on two CPU cores
+# with bfloat16. The encoder is deeper than the decoder, because the encoder runs only once for a sentence, but the
+# decoder runs once for each token of the translation.
 EVERYDAY_EN_DE = replace(
     GENERAL_EN_DE_SMALL,
     model=GENERAL_EN_DE_SMALL.model | {"encoder_layers": 5},
@@ -310,21 +311,21 @@ def build_recipe(values: dict) -> Recipe:
     """
     from ..model.configuration_vaswani import VaswaniConfig  # Imported late, see `model_defaults`.
 
-    of_model = {f"model.{name}" for name in model_defaults()}
-    known = Recipe.__annotations__.keys() | of_model
-    of_object = values.get("model", {})
-    if not isinstance(of_object, dict):
+    model_fields = {f"model.{name}" for name in model_defaults()}
+    known = Recipe.__annotations__.keys() | model_fields
+    model_entry = values.get("model", {})
+    if not isinstance(model_entry, dict):
         raise ValueError(
-            f"model must be an object of fields, got {of_object!r}. To change one field, give model.dropout=0.3."
+            f"model must be an object of fields, got {model_entry!r}. To change one field, give model.dropout=0.3."
         )
-    fields = {f"model.{name}": value for name, value in of_object.items()}
+    fields = {f"model.{name}": value for name, value in model_entry.items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
     for name in fields.keys() - known:
         stem = name.rpartition(".")[2].rstrip("s")
-        near = [field for field in sorted(known) if stem in field] or get_close_matches(name, known) or sorted(known)
-        raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(near)}.")
-    model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in of_model}
+        choices = [field for field in sorted(known) if stem in field] or get_close_matches(name, known) or sorted(known)
+        raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(choices)}.")
+    model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in model_fields}
     try:
         VaswaniConfig(**model)  # checks the types and values of the fields
     except StrictDataclassError as error:

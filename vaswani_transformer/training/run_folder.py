@@ -1,7 +1,8 @@
-"""The folder of a run. Its recipe.json identifies the run. It is locked during training. All processes must see it.
+"""The folder of a run. All processes must see it.
 
-The same command, or a command without a recipe, continues the run in the folder. The number of updates and the patience
-may change. `runs` lists the files of the folder.
+Its recipe.json identifies the run. Training locks the folder. The same command, or a command without a recipe,
+continues the run in the folder. The number of updates and the patience may change. `runs` lists the files of the
+folder.
 """
 
 import contextlib
@@ -43,22 +44,22 @@ def open_run(
             prepared data.
     """
     with contextlib.ExitStack() as stack:
-        found = None
+        outcome = None
         if accelerator.is_main_process:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
-                found = claim_run(folder, description, warn)
+                outcome = claim_run(folder, description, warn)
             except (OSError, ValueError) as error:
-                found = error  # It is broadcast, so that all processes raise it. The others wait for the broadcast.
-        (found,) = broadcast_object_list([found])
-        if isinstance(found, Exception):
-            raise found
+                outcome = error  # The broadcast below lets all processes raise the error.
+        (outcome,) = broadcast_object_list([outcome])
+        if isinstance(outcome, Exception):
+            raise outcome
         if len(set(gather_object([description["data"]]))) > 1:
             raise ValueError(
                 "the processes find different prepared data: all machines must share the folder of the data."
             )
-        yield found
+        yield outcome
 
 
 def read_settings(folder: Path) -> dict:
@@ -80,14 +81,14 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     if (folder / "config.json").exists():
         raise ValueError(f"{folder} is the folder of a model: name the folder of a run, or a new folder.")
     given = description["recipe"]
-    # The fields of the data are not compared, because the digest in `data` stands for them.
+    # The fields in `OF_DATA` are not compared, because the fingerprint of the data covers them.
     free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
         advice=(
-            f"Give the same settings, or name another output folder, with --init_from {folder} to start from its "
-            f"weights. Without --recipe, a run continues with its own settings."
+            f"Give the same settings, or name another output folder, with --init_from {folder} to start from the "
+            f"weights of this run. Without --recipe, a run continues with its own settings."
         ),
         defaults={f"recipe.model.{name}": value for name, value in model_defaults().items()},
         owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),

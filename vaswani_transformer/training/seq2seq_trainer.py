@@ -78,5 +78,6 @@ def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader
         pin_memory=args.dataloader_pin_memory,
     )
     # `accelerator.prepare` is not used here. It would wrap the sampler twice, and transformers 5.23 cannot reach the
-    # `set_epoch` of such a sampler. A run that resumes within a later epoch would read the batches of the first one.
+    # `set_epoch` of a sampler that is wrapped twice. So a run that resumes in a later epoch would read the batches of
+    # the first epoch.
     return prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)

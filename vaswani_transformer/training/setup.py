@@ -97,8 +97,8 @@ def build_run(
         FileNotFoundError: if `data` holds no prepared data.
         ModuleNotFoundError: if the package of the tracker is missing.
         ValueError: if a file of the data is damaged; if Accelerate does not know the tracker; if the launcher asks for
-            FSDP or DeepSpeed; if the architecture of `init_from` differs from that of the recipe; or if its vocabulary
-            differs from that of the data.
+            FSDP or DeepSpeed; if `init_from` has another architecture than the recipe; or if `init_from` has another
+            vocabulary than the data.
     """
     accelerator = _build_accelerator(mixed_precision, report_to, run)
     device = accelerator.device.type
