@@ -38,7 +38,7 @@ def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, c
         assert f"{relation.name:13}  {relation.named_from}  {relation.definition}" in printed
     assert printed.count("layer 1 head 4") == 3
     assert printed.count("layer 2 head 4") == 1  # only the encoder has a second layer
-    assert "*" not in printed.replace("* for a named head", "")
+    assert "*" not in printed.replace("* from the threshold on", "")
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
         (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["align", "--model", "a"], "the following arguments are required: --source, --target"),
         ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave --copy_words"),
-        ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train, so 1, got 2."),
+        ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train (1 in all), got 2."),
         (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],
 )

@@ -2,8 +2,9 @@
 
 The docstring of a file is the help of its command, `add_arguments` declares the options, and `run` does the work.
 
-Slow imports stand inside `run`, so that help and usage errors appear at once. A command in which some options exclude
-or need each other also has `find_fault`, which returns a message about such a fault, or None.
+Slow imports stand inside `run`, so that help and usage errors appear at once. If options of a command
+exclude or need each other, the file also has `find_fault`. It returns an error message, or None if the given options
+fit together.
 """
 
 from importlib import import_module

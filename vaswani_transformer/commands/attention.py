@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> None:
     maps = collect_attention(model, tokenizer, args.source, args.target)
     word_maps = maps.by_words()
     paths = []
-    is_chosen = bool(args.kind or args.layer or args.heads)
-    if not is_chosen:
+    is_one_drawing = bool(args.kind or args.layer or args.heads)
+    if not is_one_drawing:
         paths += draw_figures(word_maps, args.output, word=args.word)
     if args.layer or args.heads or args.kind in ("encoder", "decoder"):
         layer = None if args.layer is None else args.layer - 1
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         layer, head = find_alignment_head(model, maps)
         view = {"kind": "alignment", "layer": layer, "heads": [head]}
-    # In figures 3 and 4, --word is a source word. The alignment beside them is drawn from target words, all of them.
-    paths += draw_layer(word_maps, args.output, **view, word=args.word if is_chosen else None)
+    # In figures 3 and 4, --word is a source word. The alignment beside them is always drawn for all target words.
+    paths += draw_layer(word_maps, args.output, **view, word=args.word if is_one_drawing else None)
     page = args.output / "attention.html"
     page.write_bytes(build_html(maps, args.source, **view).encode())
     print("\n".join(map(str, [*paths, page])))

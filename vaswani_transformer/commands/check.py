@@ -1,4 +1,4 @@
-"""Check that a model still translates as when it was saved, by the example stored beside its weights.
+"""Check that a model still translates as when it was saved: compare it with the example beside its weights.
 
 vaswani check --model runs/base
 """

@@ -5,7 +5,7 @@ vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
 vaswani convert --to marian --model runs/base --output models/marian
 
 The converted model computes the same logits, apart from rounding. With equal search options it finds the same
-translations. With --to marian, the command prints what MarianMT computes or searches in another way.
+translations. With --to marian, the command prints what MarianMT computes or searches differently.
 """
 
 import argparse

@@ -136,8 +136,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     settings += "|split_sentences" if args.split_sentences else ""
     search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{settings}"
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
-    if args.json is not None:  # The file is written first, because the reader of a pipe may leave early.
+    if args.json is not None:  # The file comes before the output, because a pipe may be closed early.
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        figures = {"search": search, "models": names, "fingerprint": fingerprint}
-        write_json(args.json, {"scores": list(map(asdict, scores))} | figures)
+        details = {"search": search, "models": names, "fingerprint": fingerprint}
+        write_json(args.json, {"scores": list(map(asdict, scores))} | details)
     print(*lines, f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}", sep="\n")

@@ -22,8 +22,8 @@ Each relation between words has a name, a threshold and a share. The share is th
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all visible
-sub-words. So a score of 0 means even attention, and 1 means attention along this relation alone. A head whose score
-reaches the threshold is named after the relation. "-" means that fewer than {fewest_places} words have the relation.
+sub-words. So a score of 0 means even attention, and 1 means attention along this relation alone. An asterisk marks
+scores that reach the threshold. "-" means that fewer than {fewest_places} words have the relation.
 Layers and heads are counted from 1."""
 
 
@@ -62,8 +62,10 @@ def run(args: argparse.Namespace) -> None:
     print(LEGEND.format(definitions=definitions, fewest_places=FEWEST_PLACES))
     for kind, name in KINDS.items():
         table = _format_scores([score for score in scores if score.kind == kind])
-        print(f"\n{name}: score by layer and head, * for a named head\n\n{table}")
-    print('\nTo draw one: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER')
+        print(f"\n{name}: score by layer and head, * from the threshold on\n\n{table}")
+    print(
+        '\nTo draw a head: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER'
+    )
 
 
 def _format_scores(scores: "Sequence[HeadScore]") -> str:

@@ -77,7 +77,7 @@ def find_fault(args: argparse.Namespace) -> str | None:
     if args.copy_words and args.task != "parsing":
         return "--copy_words is an option for trees: add --task parsing, or leave --copy_words out."
     if args.weights and len(args.weights) != len(args.train):
-        return f"--weights: expected one number for each --train, so {len(args.train)}, got {len(args.weights)}."
+        return f"--weights: expected one number for each --train ({len(args.train)} in all), got {len(args.weights)}."
     return None
 
 

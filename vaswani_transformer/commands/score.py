@@ -1,4 +1,4 @@
-"""Compute how probable given translations are to a model.
+"""Compute how probable a model finds given translations.
 
 vaswani score --model runs/base --source test.en --target test.de
 

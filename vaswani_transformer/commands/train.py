@@ -120,7 +120,7 @@ def _name_recipe(args: argparse.Namespace, *, reads_run: bool) -> str:
 
     if args.recipe is not None:
         return args.recipe
-    read_preparation(args.data)  # It raises an error if the folder holds no prepared data.
+    read_preparation(args.data)  # This raises an error if the folder holds no prepared data.
     return str((args.output if reads_run else args.data) / RECIPE_FILE)
 
 
@@ -145,7 +145,7 @@ def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
 
 
 def _describe_recipe(name: str, recipe: "Recipe") -> str:
-    """Return a line that names the recipe and lists its changes. A file is compared with the nearest recipe."""
+    """Return a line with the name of the recipe and its changes. A file is compared with the most similar recipe."""
     from ..files import find_changes
     from ..training.recipes import RECIPES, model_defaults
 

@@ -22,12 +22,12 @@ from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
-PAIRS_PER_WINDOW = 4_096  # Pairs that are read at a time, and then batched by their lengths.
+PAIRS_PER_WINDOW = 4_096  # The number of pairs that are read at a time, and then batched by length.
 
 
 @dataclass
 class TranslationScores(ModelOutput):
-    """The scores of given translations, one row each, in the order of the labels.
+    """The scores of given translations, in the order of the rows of `labels`.
 
     Args:
         log_probs: (B * n,) log P(Y | X) in nats. The dtype is float32, or float64 if the model is in float64.
@@ -58,10 +58,10 @@ def score(
 
     Args:
         input_ids: (B, S).
-        labels: (B * n, T) token ids: first the n translations of the first source, then of the next source, and so on.
+        labels: (B * n, T) token ids: first the n translations of the first source, then those of the next, and so on.
             -100 is padding, at the start or the end of a row. All tokens after the first end token of
             `generation_config` are ignored. A translation without an end token is scored as it is.
-        attention_mask: (B, S). The default is derived from the padding.
+        attention_mask: (B, S). By default it excludes the padding of `input_ids`.
         options: fields of `SearchOptions`, such as `length_penalty`. The defaults come from `generation_config`.
 
     Raises:

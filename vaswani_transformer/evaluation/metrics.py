@@ -72,7 +72,7 @@ def compute_scores(
         references: one or more reference translations of the whole test set.
 
     Raises:
-        ValueError: if a reference has no sentences, or another number of sentences than the translations.
+        ValueError: if a reference has no sentences, or if it has more or fewer sentences than there are translations.
     """
     if not all(references):
         raise ValueError("there are no references: give at least one sentence.")

@@ -36,7 +36,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
 
     - If a word comes before all brackets, a TOP is put around everything.
     - If the root is closed before the last word, this closing bracket is left out.
-    - If a bracket is closed while brackets inside it are open, those are closed first.
+    - If a bracket is closed while brackets inside it are open, the inner brackets are closed first.
     - If a closing bracket has no open bracket, it is left out.
     - If a constituent is still open at the end, it is closed there.
     - If a constituent has no word, it is left out.

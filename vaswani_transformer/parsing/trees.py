@@ -91,7 +91,7 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
     for number, line in enumerate(lines, start=1):
         for token in TOKEN.findall(line):
             if token == "(" and (texts is None or len(texts) < 2):
-                if texts is not None:  # The bracket around this one is a constituent.
+                if texts is not None:  # The bracket that opened before this one is a constituent.
                     open_indices.append(len(constituents))
                     constituents.append(Constituent("".join(texts), len(leaves), -1))
                 elif not open_indices:

@@ -36,8 +36,8 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
 
     sentences = (sentence for sentence, _ in filter_pairs(note_symbols(), Counter()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size, subword_model=subword_model, reserved=symbols)
-    # The normaliser must not change the number of words. The one of `train_tokenizer` would: it turns a no-break space,
-    # which may be part of a treebank's word, into a space. This one only composes characters and prepends a space.
+    # A word of a treebank may contain a no-break space. The normaliser of `train_tokenizer` would turn it into a space,
+    # and so change the number of words. The normaliser below only composes characters and prepends a space.
     tokenizer.backend_tokenizer.normalizer = Sequence([NFC(), Prepend(" ")])
     # normalized=True: the symbols are found in the normalised text, in which every word begins with a space.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])

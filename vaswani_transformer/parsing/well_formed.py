@@ -15,11 +15,11 @@ class _State(NamedTuple):
     """The state of a linearisation after the tokens so far.
 
     Attributes:
-        innermost: the innermost open bracket, as a pair: the token that closes it, and such a pair for the bracket
-            around it. `None` if no bracket is open.
+        innermost: the innermost open bracket, as a pair: the token that closes it, and the `innermost` from before it
+            opened. `None` if no bracket is open.
         depth: the number of open brackets.
         num_words: the number of words that have begun.
-        num_pieces: the number of tokens of the last word so far.
+        num_pieces: how many tokens of the last word are in the prefix.
         num_opened: the number of brackets that opened since the last word or closing bracket.
         is_over: True after </s>, or after a token that is not allowed.
     """
@@ -36,7 +36,7 @@ class WellFormed:
     """A `prefix_allowed_tokens_fn` of `generate` for the sentences of a batch.
 
     - The root opens first, and closes after the last word. Then only </s> may follow.
-    - A bracket closes with its label, after it holds at least one word.
+    - A closing bracket has the label of the innermost open bracket, which must hold at least one word.
     - The leaves are the words of the sentence, in order. Nothing stands between the tokens of a word.
     - A bracket opens only if the limit of length leaves room to close it.
     - No more than `MOST_OPENED` brackets open in a row.
@@ -95,7 +95,7 @@ class WellFormed:
             allowed.append(words[state.num_words][0])
             if state.depth > 1 and not state.num_opened:
                 allowed.append(state.innermost[0])
-        # The remaining words, the closing brackets and </s> are still to come. A new bracket takes two tokens more.
+        # The remaining words, the closing brackets and </s> are still to come. A new bracket takes two more tokens.
         needed = self._pieces_from[row][state.num_words] + state.depth + 1
         has_room = len(ids) - 1 + needed + 2 <= self._limits[row]
         if state.innermost is None or (has_room and state.num_opened < MOST_OPENED):
@@ -103,7 +103,7 @@ class WellFormed:
         return allowed
 
     def _state_after(self, row: int, ids: tuple[int, ...]) -> _State:
-        """Return the state after `ids`, the prefix of a step. The state one token before is usually known."""
+        """Return the state after the prefix `ids`. The state before its last token is usually stored already."""
         if len(ids) <= 1:
             return _State()
         if (row, ids) not in self._states:
