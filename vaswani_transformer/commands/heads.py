@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from ..attention.heads import HeadScore
 
 LEGEND = """\
-Each relation between words has a name, a threshold and a share. The share is the part of a word's attention that goes
-... (mean over all words that have the relation to some word; sub-words are merged into words)
+Each line below has the name of a relation between words, its threshold, and where attention along this relation goes.
+The share is the part of a word's attention that goes there. It is a mean over all words that have the relation to some
+word. Sub-words are merged into words.
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all visible

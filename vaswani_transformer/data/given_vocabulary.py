@@ -30,7 +30,7 @@ class _Converter(SpmConverter):
 def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     """Return the tokenizer in the file `path`, changed so that inputs and labels end with `</s>`.
 
-    The pieces and the normalisation of the file stay. If `<s>`, `<pad>`, `</s>` or `<unk>` is missing, it is added.
+    The pieces and the normalisation do not change. If `<s>`, `<pad>`, `</s>` or `<unk>` is missing, it is added.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -72,7 +72,7 @@ class Parser:
         *,
         on_batch: Callable[[int], object] = lambda num_sentences: None,
     ) -> Tree | list[Tree | None] | None:
-        """Return the tree of a sentence, or a list with the tree of each of several sentences.
+        """Return the tree of one sentence, or a list with the trees of several sentences.
 
         All part-of-speech tags are XX. The tree of a sentence without words is `None`.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 # The most brackets that open in a row. No tree of CRAFT or of the sample of the Wall Street Journal has more. Without
-# this bound, a model that is uncertain of the next word could open brackets until the limit of length.
+# this bound, a model that is uncertain of the next word could open brackets until it reaches the length limit.
 MOST_OPENED = 9
 
 
@@ -38,7 +38,7 @@ class WellFormed:
     - The root opens first, and closes after the last word. Then only </s> may follow.
     - A closing bracket has the label of the innermost open bracket, which must hold at least one word.
     - The leaves are the words of the sentence, in order. Nothing stands between the tokens of a word.
-    - A bracket opens only if the limit of length leaves room to close it.
+    - A bracket opens only if the length limit leaves room to close it.
     - No more than `MOST_OPENED` brackets open in a row.
 
     Args:

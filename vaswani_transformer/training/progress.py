@@ -26,7 +26,7 @@ class Progress:
     updates_of_epoch: int = 0  # updates done in the present epoch
     seconds: float = 0.0  # time of training with evaluations and checkpoints, summed over all starts of the run
     best_dev_loss: float = math.inf
-    evaluations_without_gain: int = 0  # number of latest evaluations in a row without a new lowest loss
+    evaluations_without_gain: int = 0  # number of evaluations since the one with the lowest loss
 
     def count(self, update: Update) -> None:
         """Count `update` as done."""
@@ -62,7 +62,7 @@ class Tally:
         # Loss and -log P, summed over the target tokens of this process, in nats.
         self._losses = torch.zeros(2, device=device)
         # Three counts: the target tokens of all processes in updates that were not skipped; the skipped updates of the
-        # whole run; the updates skipped in a row, up to the last one. An update is skipped if its gradient is not
+        # whole run; the skipped updates in a row, up to the latest update. An update is skipped if its gradient is not
         # finite.
         self._counts = torch.zeros(3, device=device)
         self.start_line()
@@ -100,7 +100,7 @@ class Tally:
         return time.perf_counter() - self._started
 
     def count_skipped_in_a_row(self) -> int:
-        """Return how many updates in a row, up to the last one, were skipped. Host and device synchronise."""
+        """Return how many updates in a row, up to the latest one, were skipped. Host and device synchronise."""
         return int(self._counts[2])
 
     def compute_means(self) -> dict[str, float | int | None]:

@@ -17,8 +17,9 @@ _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no"
 # Question words in English and German. In these questions the verb stands before the subject.
 _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
-# Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my). "owner" is a noun in the
-# genitive (the king's). "new" makes a phrase indefinite: a book, books, bread.
+# Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my), and "quantity" is a
+# quantifier (two, some). "owner" is a noun in the genitive (the king's). "new" makes a phrase indefinite: a book,
+# books, bread.
 _PLACE_DETERMINERS = ("the",) * 6 + ("this", "own")
 _DEFINITE = (*_PLACE_DETERMINERS, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
