@@ -252,7 +252,7 @@ def test_a_name_that_could_mean_a_folder_or_a_hub_dataset_is_refused(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own" / "set").mkdir(parents=True)
     for function in (read, describe_source):
-        with pytest.raises(ValueError, match="own/set:default could mean own/set here or a dataset of the Hub"):
+        with pytest.raises(ValueError, match="own/set:default could mean the folder own/set or a dataset of the Hub"):
             function(["own/set:default"], split="train")
 
 

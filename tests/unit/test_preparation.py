@@ -275,8 +275,8 @@ def test_a_development_set_that_is_part_of_the_training_set_is_refused(command, 
 @pytest.mark.parametrize(
     ("pair", "remedy"),
     [
-        (("the hou@@ se", "das Ha@@ us"), "sed 's/@@ //g' joins them again"),
-        (("\u2581the \u2581house", "\u2581das \u2581Haus"), "spm_decode joins them again"),
+        (("the hou@@ se", "das Ha@@ us"), "sed 's/@@ //g' joins the sub-words again"),
+        (("\u2581the \u2581house", "\u2581das \u2581Haus"), "spm_decode joins the sub-words again"),
         (("mail a@@b.c", "an a@@b.c"), None),
     ],
 )
