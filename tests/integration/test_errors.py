@@ -44,7 +44,7 @@ PREPARE = "prepare --dev text text --output data --train"
         ("train --recipe huge --data x --output y", "there is no recipe 'huge'"),
         ("average --run nowhere --output y", "nowhere has no recipe.json"),
         ("average --run nowhere --last 5 --output y", "checkpoints in nowhere: 0, fewer than --last 5"),
-        ("export --model model --format ctranslate2 --output text", "text is not empty"),
+        ("export --model model --format ctranslate2 --output text", "text is not an empty folder"),
     ],
 )
 def test_bad_input_prints_one_line_and_raises_with_the_option_debug(place, capsys, command, message):

@@ -240,8 +240,10 @@ def survey(spec: Sequence[str | Path], columns: Columns, *, split: str) -> tuple
         return describe_source(spec, split=split), None
     files = _find_regular_files(spec, split)
     if files[0].suffix == ".parquet":
-        with _blaming_parquet(files[0]):
-            num_pairs = sum(pyarrow.parquet.read_metadata(file).num_rows for file in files)
+        num_pairs = 0
+        for file in files:
+            with _blaming_parquet(file):
+                num_pairs += pyarrow.parquet.read_metadata(file).num_rows
         return describe_source(spec, split=split), num_pairs
     digests = [hashlib.sha256() for _ in files]
     num_pairs = sum(1 for _ in open_parallel(spec, columns, split=split, digests=digests))
