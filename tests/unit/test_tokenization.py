@@ -52,6 +52,7 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
     [
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
+        ("0 \u0e31 a \u0301b", "0 \u0e31 a \u0301b"),  # a combining mark after a space
         ("\u202athe\u202e \u2060la\u206fw", "the law"),  # the ends of two ranges
         ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # parts join where invisible characters were
         ("Zu\u0308rich A\u030a \u212b \u1100\u1161", "Z\u00fcrich \u00c5 \u00c5 \uac00"),
@@ -116,6 +117,7 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
 
 
 @given(texts=st.lists(sentences, min_size=1, max_size=8))
+@example(texts=["0 \u0e31"])
 @example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
 def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
     joining = copy.deepcopy(tokenizer)
