@@ -230,6 +230,7 @@ def test_dictionaries_that_are_damaged_or_do_not_fit_the_model_are_refused(write
         (None, "has 13 embeddings, but the dictionaries beside it have 12 words"),
         ("anders 1\n", r"dict\.de\.txt, .*dict\.en\.txt differ, but .*--joined-dictionary"),
         ("Hund 3\nläuft\n", "line 2: expected a word, a space and a count, got 'läuft'"),
+        ("Hund drei\n", "line 1: expected a word, a space and a count, got 'Hund drei'"),
         ("Hund 3\nHund 2\n", "'Hund' occurs twice"),
         ("</s> 3\n", "'</s>' occurs twice"),
     ):

@@ -117,6 +117,12 @@ def test_the_command_writes_one_tree_for_each_line(saved, model, tokenizer, tmp_
     assert next(parse_trees(printed.split("\n"), name="printed")).words == split_words(SENTENCES[0])
 
 
+def test_the_command_warns_of_words_with_punctuation(saved, tmp_path, capsys):
+    write_lines(tmp_path / "in.txt", ["Well, a dog.", "a dog ."])
+    assert vaswani("parse", "--model", saved, "--input", tmp_path / "in.txt", "--num_beams", "1") == 0
+    assert "words with punctuation in them: 2, such as Well, dog." in capsys.readouterr().err
+
+
 def test_the_command_scores_against_gold_trees(saved, treebank, tmp_path, capsys):
     output = tmp_path / "out.mrg"
     command = ["parse", "--model", saved, "--num_beams", "1", "--gold", treebank]

@@ -102,6 +102,7 @@ def test_the_plan_depends_on_seed_and_epoch_and_only_the_first_epoch_may_be_sort
     short_first = plan(short_first=True)
     assert (np.diff(np.maximum(*lengths)[np.concatenate(short_first)]) >= 0).all()
     assert {tuple(rows) for rows in short_first} == {tuple(rows) for rows in plan()}
+    assert list(map(tuple, short_first)) != list(map(tuple, plan()))
     assert all(map(np.array_equal, plan(epoch=1, short_first=True), plan(epoch=1)))
 
 
