@@ -137,7 +137,9 @@ def check_inputs(args: argparse.Namespace) -> None:
 def check_new_folder(folder: Path) -> None:
     """Raise a ValueError if `folder` is a file, or a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not an empty folder: name a new one, so that the files of two models are not mixed.")
+        raise ValueError(
+            f"{folder} is not an empty folder: name a new one, so that the files of two models are not mixed."
+        )
 
 
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
