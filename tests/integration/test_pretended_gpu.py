@@ -20,7 +20,7 @@ totals = [{kind: events.total() for kind, events in vars(counts).items()} for co
 print(json.dumps([*totals, num_steps]))
 """
 # If a change lowers a count, lower its bound too.
-MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; labels padded on the left need five of the operations
+MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; five are for labels padded on the left
 MOST_OPERATIONS_OF_STEP = 127  # a step of the search, with 6 decoder layers
 
 

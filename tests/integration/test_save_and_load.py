@@ -19,7 +19,7 @@ INPUTS = {
         {"tie_word_embeddings": False},
         {"position_embedding_type": "learned", "attention_bias": True, "output_bias": True},
     ],
-    ids=["paper", "untied", "every weight"],
+    ids=["paper", "untied", "all optional weights"],
 )
 def model(request, build_tiny_model):
     return build_tiny_model(noise=0.3, **request.param)
@@ -63,7 +63,7 @@ def test_a_loaded_model_is_saved_as_the_same_files(folder, tmp_path_factory):
 
 
 class Variation(VaswaniForConditionalGeneration):
-    """A user's change of the model, in a file of its own."""
+    """A changed model in a file of the user (here, this file)."""
 
 
 def test_the_config_of_a_saved_variation_names_only_code_that_is_saved_with_it(tiny_model, tmp_path):

@@ -213,7 +213,7 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
     start = 0
     while start < len(sources):
         starts.append(start)
-        # A part cannot hold more pairs, because each pair takes at least as many padded tokens as the first one.
+        # The part holds at most this many pairs, because with padding each pair is at least as large as the first one.
         part = slice(start, start + max(1, limit // int(sources[start] + targets[start])))
         longest = np.maximum.accumulate(sources[part]) + np.maximum.accumulate(targets[part])
         padded = longest * np.arange(1, len(longest) + 1)

@@ -367,14 +367,14 @@ class VaswaniGenerationMixin(GenerationMixin):
             and any(isinstance(some, RAISING) for some in processors)
         ):
             logger.warning_once(
-                "exponential_decay_length_penalty, sequence_bias and a watermark raise log P of tokens above 0. Then a "
-                "longer translation may score higher, up to the limit: pass early_stopping=True or "
-                "renormalize_logits=True."
+                "exponential_decay_length_penalty, sequence_bias and a watermark can raise log P of a token above 0. "
+                "Then longer translations may always score higher, so the search runs to the limit of the length. To "
+                "end earlier, pass early_stopping=True or renormalize_logits=True."
             )
         hypotheses = self._start_search(call, can_rise=can_rise)
         records = call.options.start_records()
-        # If decided sentences left the batch, other rows would move. Processors, criteria, records and a cache that the
-        # caller sees may depend on the places of the rows.
+        # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
+        # may depend on the places of the rows: processors, criteria, records, or a cache that the caller sees.
         may_see_cache = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
         shows_cache = may_see_cache and getattr(steps, "cache", None) is not None
         run_search(

@@ -32,9 +32,9 @@ logger = transformers.utils.logging.get_logger(__name__)
 ROOM = 16  # number of tokens by which a full history is enlarged
 
 
-# Functions (|Y|, alpha) -> lp(Y), where |Y| is an int or a tensor. If the base fell with growing |Y|, the bound of
-# `BeamSearch` would not be exact. alpha is made a float, because an integer tensor overflows with an integer exponent,
-# and refuses a negative one.
+# Functions (|Y|, alpha) -> lp(Y), where |Y| is an int or a tensor. The base of the power must not fall as |Y| grows:
+# `BeamSearch` relies on this for its bound on the scores of open hypotheses. alpha is made a float, because an integer
+# tensor overflows with an integer exponent, and refuses a negative one.
 LENGTH_PENALTIES = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** float(alpha),  # Wu et al. 2016, equation 14
     "power": lambda length, alpha: length ** float(alpha),  # as in transformers' beam search
@@ -117,10 +117,11 @@ class BeamSearch:
         return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """Return `log_probs` (L * b, V) of the next token, with -inf at all tokens but the last tokens at a limit.
+        """Return `log_probs` (L * b, V) of the next token, with -inf for what cannot follow.
 
-        The last tokens keep their log P. If these are all -inf, the row does not change. A forced end token gets log P
-        0 instead. So the recorded scores of all steps add up to log P of the hypothesis.
+        Where a hypothesis must end, all tokens but `last_tokens` get -inf. `last_tokens` keep their log P. If these are
+        all -inf, the row does not change. A forced end token gets log P 0 instead. So the recorded scores of all steps
+        add up to log P of the hypothesis.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs
@@ -175,12 +176,9 @@ class BeamSearch:
         """Return the `count` best hypotheses of each sentence, best first, and crop all to the length of the longest.
 
         Returns:
-            tokens (B * count, T); scores (B * count,); and (B * count, T - P), the index among B * b of the beam that
-            each new token extends, -1 after the end. If a sentence has fewer hypotheses, the missing ones are empty and
-            have the score -inf.
-
-        Raises:
-            FloatingPointError: if a score is NaN.
+            tokens (B * count, T); scores (B * count,); and parents (B * count, T - P): for each new token the row, from
+            0 to B * b - 1, of the beam that it extends, -1 after the end. If a sentence has fewer hypotheses, the
+            missing ones are empty and have the score -inf.
         """
         scores, history = self._gather_kept()
         if scores.isnan().any() or self.scores.isnan().any():
@@ -271,8 +269,9 @@ class BeamSearch:
         if self.early_stopping == "never":
             if self.can_rise:
                 return best_open == -torch.inf
-            # log P is at most 0 and only falls. So an open hypothesis can at best reach its present log P, divided by
-            # the largest penalty up to the limit: the penalty at the limit, or if alpha is negative the present one.
+            # log P is at most 0 and only falls. So the best score that an open hypothesis can still reach is its
+            # present log P, divided by the largest penalty up to the limit. This is the penalty at the limit, or the
+            # present one if alpha is negative.
             penalty = self.limit_penalties.clamp(min=penalty)
         return best_open / penalty <= worst_kept
 

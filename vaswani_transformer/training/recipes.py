@@ -48,7 +48,7 @@ class Recipe:
     subword_model: str = "bpe"  # or "wordpiece"
     max_length: int = 256  # most tokens of a side, `</s>` included; longer pairs are dropped
     max_length_ratio: float | None = None  # largest ratio of the longer side to the shorter, in words; None: no limit
-    tokens_per_batch: int = 25_000  # most tokens of an update, for each side: padding included, over all processes
+    tokens_per_batch: int = 25_000  # of an update, at most, on each side; with padding, in all processes together
     short_first: bool = False  # sort the updates of the first epoch by length, shortest first
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
@@ -60,8 +60,9 @@ class Recipe:
     weight_decay: float = 0.0  # as in AdamW: an update subtracts rate * weight_decay * weight from each weight
     compile: bool | None = None  # compile the updates by torch.compile, which takes minutes; None: only on CUDA
     # Section 6.1
-    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here the interval is
-    # always 1,500 updates. So the averaged model depends neither on the hardware nor on when a run is stopped.
+    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here it is
+    # counted in updates or epochs, not in minutes. So the averaged model depends neither on the hardware nor on when a
+    # run is stopped.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
     num_averaged_checkpoints: int = 5  # number of last checkpoints whose mean is the final model
     patience: int | None = None  # a run ends after this number of evaluations in a row without a better loss

@@ -3,6 +3,8 @@
     P(y | Y, X) = 1/M sum_m P_m(y | Y, X)
 
 Each model has a separate encoder and cache. So the models may differ in everything except the vocabulary.
+
+Shapes: L sentences in the search, b beams, V vocab_size, S source tokens, P tokens of the prompt, D d_model.
 """
 
 from collections.abc import Sequence
