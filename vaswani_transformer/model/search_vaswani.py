@@ -179,6 +179,9 @@ class BeamSearch:
             tokens (B * count, T); scores (B * count,); and parents (B * count, T - P): for each new token the row, from
             0 to B * b - 1, of the beam that it extends, -1 after the end. If a sentence has fewer hypotheses, the
             missing ones are empty and have the score -inf.
+
+        Raises:
+            FloatingPointError: if a score is NaN.
         """
         scores, history = self._gather_kept()
         if scores.isnan().any() or self.scores.isnan().any():
