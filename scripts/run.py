@@ -53,7 +53,9 @@ def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]
     rows = table.get("rows", {"": ""})
     for row in args.rows or rows:
         places["run"] = f"{run}/{row}" if row else run
-        if row and Path(run, row, "dev_scores.json").exists():
+        scores = Path(run, row, "dev_scores.json")
+        if row and scores.exists():
+            print(f"row {row} is finished: delete {scores} to go on with it.", file=sys.stderr)
             continue
         launch = shlex.split(args.launch or table.get("launch", "")) or VASWANI
         settings = fill(f"{table.get('train', '')} {rows[row]}", **places)

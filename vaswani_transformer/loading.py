@@ -1,6 +1,7 @@
 """Load a trained model, check that it is whole and undamaged, and identify it by a fingerprint."""
 
 import contextlib
+import filecmp
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,17 @@ from transformers import (
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import logging
 
 from .bounds import SEARCH_BOUNDS
 from .files import digest_files
+from .model import layers_vaswani, modeling_vaswani
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import find_languages
 from .runs import SUFFIXES, find_model
+
+logger = logging.get_logger(__name__)
 
 
 def check_place(name: str | Path) -> None:
@@ -74,6 +79,10 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         with naming_damage(name):
             folder = Path(hf_hub_download(str(name), "config.json")).parent
         revision = folder.name  # Model and tokenizer are loaded from this commit.
+    if change := find_changed_code(folder):
+        logger.warning(
+            f"{change}. `vaswani check --model {name}` says whether it still translates as when it was saved."
+        )
     with _refusing_changes(folder):
         model = _load_model(str(name), revision=revision, **options)
         tokenizer = load_tokenizer(name, revision=revision)
@@ -109,6 +118,18 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
     with naming_damage(name):
         _check_settings(model)
     return model
+
+
+def find_changed_code(folder: Path) -> str:
+    """Return in words which code of the model in `folder` differs from the installed code; "" if none does.
+
+    The code beside the weights is that with which they were trained. The package runs its own.
+    """
+    for installed in (Path(module.__file__) for module in (layers_vaswani, modeling_vaswani)):
+        saved = folder / installed.name
+        if saved.is_file() and not filecmp.cmp(saved, installed, shallow=False):
+            return f"the model was saved with other code than the installed code, which runs now: see {saved}"
+    return ""
 
 
 def load_weights(model_class: type, name: str, **options) -> PreTrainedModel:

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from vaswani_transformer import TranslationPipeline, VaswaniForConditionalGeneration
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
+from vaswani_transformer.translation.pipeline import pipeline
 from vaswani_transformer.translation.translator import Translator
 
 
@@ -97,6 +98,9 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, caps
     assert "can only be read by the Python code that comes with it, and such code is not run" in capsys.readouterr().err
     assert not (folder / "has_run").exists()
     assert sys.stdin.read() == "1\nThe dog runs.\n"
+    with pytest.raises(ValueError, match="needs code that lies beside it"):
+        pipeline(model=folder, trust_remote_code=True)
+    assert not (folder / "has_run").exists()
 
 
 def changed(name, **values):

@@ -9,6 +9,7 @@ import torch
 from shortcuts import change_json, read_json, vaswani, write_lines
 from tiny_training import PAIRS, TINY, assert_close, read_log, weights
 
+from vaswani_transformer.model import layers_vaswani
 from vaswani_transformer.runs import find_model_folder, read_update
 from vaswani_transformer.training import loop
 
@@ -123,6 +124,15 @@ def test_a_run_ended_by_its_patience_says_so_and_continues_with_more_patience(da
     assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
     assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
     assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10
+
+
+def test_a_run_continues_with_changed_code_of_the_layers_after_a_warning(data, whole, tmp_path, capsys, monkeypatch):
+    run = shutil.copytree(whole, tmp_path / "run")
+    changed = tmp_path / "layers_vaswani.py"
+    changed.write_text("")
+    monkeypatch.setattr(layers_vaswani, "__file__", str(changed))
+    assert train_to(run, data, 19) == 0
+    assert "WARNING: the model was saved with other code than the installed code" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "recipe.json"])

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel
+from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model.layers_vaswani import sinusoids
 
 INPUTS = {
@@ -66,11 +67,54 @@ class Variation(VaswaniForConditionalGeneration):
     """A changed model in a file of the user (here, this file)."""
 
 
+class WithNewNorm(VaswaniForConditionalGeneration):
+    """A changed model that adds a norm to the trained weights."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.new_norm = torch.nn.RMSNorm(config.d_model)
+        self.post_init()
+
+
 def test_the_config_of_a_saved_variation_names_only_code_that_is_saved_with_it(tiny_model, tmp_path):
     Variation(tiny_model.config).save_pretrained(tmp_path)
     named = AutoConfig.from_pretrained(tmp_path).auto_map
     assert named["AutoModelForSeq2SeqLM"] == "test_save_and_load.Variation"
     assert all((tmp_path / f"{name.partition('.')[0]}.py").exists() for name in named.values())
+
+
+def test_a_warning_names_the_class_of_a_variation_that_is_loaded_as_the_plain_model(tiny_model, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("vaswani_transformer.model.modeling_vaswani.logger.warning", warnings.append)
+    Variation(tiny_model.config).save_pretrained(tmp_path)
+    Variation.from_pretrained(tmp_path)
+    assert not warnings
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert "was saved as Variation, but is loaded as VaswaniForConditionalGeneration" in warnings[0]
+    tiny_model.save_pretrained(tmp_path)
+    for loader in (VaswaniModel, VaswaniForConditionalGeneration, Variation):
+        loader.from_pretrained(tmp_path)
+    assert len(warnings) == 1
+
+
+def test_a_norm_that_the_file_of_the_weights_lacks_begins_as_in_pytorch(tiny_model, tmp_path):
+    tiny_model.save_pretrained(tmp_path)
+    loaded = WithNewNorm.from_pretrained(tmp_path)
+    assert torch.equal(loaded.new_norm.weight, torch.ones(12))
+    assert torch.equal(loaded.lm_head.weight, tiny_model.lm_head.weight)
+
+
+def test_a_model_that_was_saved_with_other_code_is_loaded_with_a_warning(build_translator, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("vaswani_transformer.loading.logger.warning", warnings.append)
+    build_translator(["a dog runs"], folder=tmp_path)
+    load_translator(tmp_path)
+    assert not warnings
+    with open(tmp_path / "layers_vaswani.py", "a") as file:
+        file.write("MultiHeadAttention = None\n")
+    load_translator(tmp_path)
+    assert "was saved with other code" in warnings[0]
+    assert "layers_vaswani.py" in warnings[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

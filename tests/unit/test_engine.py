@@ -251,11 +251,19 @@ def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_t
     before = translator(["a dog runs"])
     assert [{"translation_text": before[0][0].text}] == pipe(["a dog runs"])
     assert pipe._find_engine()["engine"] is pipe._find_engine()["engine"]
-    torch.nn.init.normal_(model.get_input_embeddings().weight)
+    attention = model.model.decoder.layers[0].cross_attention
+    for change in (
+        lambda: nn.init.normal_(model.get_input_embeddings().weight),
+        lambda: attention.out_proj.weight.data.normal_(),
+        lambda: setattr(attention, "scaling", 9.0),
+        lambda: setattr(model.config, "position_layout", "concatenated"),
+    ):
+        engine = pipe._find_engine()["engine"]
+        change()
+        assert pipe._find_engine()["engine"] is not engine
+        assert pipe(["a dog runs"]) == pipeline("translation", model, tokenizer)(["a dog runs"])
     assert translator(["a dog runs"]) == before
-    after = pipe(["a dog runs"])
-    assert after != [{"translation_text": before[0][0].text}]
-    assert after == pipeline("translation", model, tokenizer)(["a dog runs"])
+    assert pipe(["a dog runs"]) != [{"translation_text": before[0][0].text}]
 
 
 # Models that need their `forward`
@@ -290,7 +298,7 @@ OBSTACLES = {
         replace_forward,
         r"layers.3.cross_attention_residual.norm \(LayerNorm\) has a hook, .* another forward",
     ),
-    "norm": (replace_norm, "an engine cannot read its layers .*'RMSNorm' object has no attribute 'bias'"),
+    "norm": (replace_norm, "an engine can read the paper's layers only .*'RMSNorm' object has no attribute 'bias'"),
     "compile": (compile_part, r"decoder.layers.0 \(DecoderLayer\) has"),
     "inputs": (wrap_prepare_inputs, "a subclass or an adapter prepares its inputs"),
     "window": (lambda model: setattr(model.config, "attention_window", 3), "its attention is restricted to a window"),
@@ -415,12 +423,31 @@ def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(mode
         model.build_engine(dtype="bfloat16")
 
 
-def test_a_model_is_compared_with_its_engine_again_after_weights_change(model):
+GATES = {
+    "parameter": (lambda: nn.Parameter(torch.zeros(1)), lambda residual: nn.init.constant_(residual.gate, 2.0)),
+    "buffer": (lambda: nn.Buffer(torch.zeros(1)), lambda residual: residual.gate.fill_(2.0)),
+    "tensor": (lambda: torch.zeros(1), lambda residual: residual.gate.fill_(2.0)),
+    "number": (lambda: 0.0, lambda residual: setattr(residual, "gate", 2.0)),
+}
+
+
+@pytest.mark.parametrize(("build", "change"), GATES.values(), ids=GATES)
+def test_a_model_is_compared_with_its_engine_again_after_a_value_in_a_layer_changes(model, build, change):
     residual = model.model.decoder.layers[0].feed_forward_residual
     residual.__class__ = GatedResidual
-    residual.gate = nn.Parameter(torch.zeros(1))
+    residual.gate = build()
     assert model.find_engine() is not None
-    nn.init.constant_(residual.gate, 2.0)
+    change(residual)
+    assert model.find_engine() is None
+
+
+def test_a_model_is_compared_with_its_engine_again_after_a_function_of_the_layers_is_replaced(model, monkeypatch):
+    model.set_attn_implementation("eager")
+    assert model.find_engine() is not None
+    monkeypatch.setattr(
+        "vaswani_transformer.model.layers_vaswani.eager_attention",
+        lambda module, q, k, v, mask, **options: eager_attention(module, q * 0, k, v, mask, **options),
+    )
     assert model.find_engine() is None
 
 

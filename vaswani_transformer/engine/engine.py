@@ -19,7 +19,7 @@ from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import agree
 from .layers import DecoderProducts, EncoderProducts
-from .obstacles import describe_state, find_obstacle
+from .obstacles import describe_state, find_obstacle, sum_weights
 from .products import build_products
 from .steps import EngineSteps
 
@@ -49,7 +49,7 @@ class Engine(VaswaniGenerationMixin):
 
     Attributes:
         model: a weak reference to the model. Its `generate(engine=...)` uses `forward` where an engine cannot decode.
-        state: what `describe_state` returned when the engine was built.
+        state, sums: what `describe_state` and `sum_weights` returned when the engine was built; `None` for one call.
     """
 
     @torch.inference_mode(False)  # An engine that is built in inference mode is also used outside of it.
@@ -64,7 +64,8 @@ class Engine(VaswaniGenerationMixin):
         products = build_products(dtype or model.dtype, model.device, copies=not for_one_call)
         encoder, decoder = model.get_encoder(), model.get_decoder()
         copy_if_kept = (lambda module: module) if for_one_call else copy.deepcopy  # No change occurs during a call.
-        self.model, self.state = weakref.ref(model), describe_state(model)
+        self.model = weakref.ref(model)
+        self.state, self.sums = (None, None) if for_one_call else (describe_state(model), sum_weights(model))
         self.config, self.generation_config = model.config, copy_if_kept(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
         keep = products.keep
@@ -159,12 +160,13 @@ def find_engine(
     """
     if find_obstacle(model):
         return None
-    if kept is not None and kept.state == describe_state(model):
+    if kept is not None and kept.state == describe_state(model) and kept.sums == sum_weights(model):
         return kept
     engine, difference = _build_compared(model, for_one_call=for_one_call)
     if difference:
         logger.warning_once(
-            f"this model decodes by its forward, which is correct but slower than an engine: {difference}."
+            f"this {type(model).__name__} decodes by its forward, which is correct but slower than an engine: "
+            f"{difference}."
         )
         return None
     return engine
@@ -200,7 +202,7 @@ def _build_compared(
     except (MemoryError, torch.OutOfMemoryError):  # A lack of memory says nothing about the layers, and may pass.
         raise
     except Exception as error:  # A changed layer may lack anything that an engine reads.
-        engine, difference = None, f"an engine cannot read its layers ({type(error).__name__}: {error})"
+        engine, difference = None, f"an engine can read the paper's layers only ({type(error).__name__}: {error})"
     compared[is_whole] = state, difference
     return engine, difference
 

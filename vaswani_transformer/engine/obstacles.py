@@ -9,6 +9,7 @@ from transformers import modeling_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import output_capturing
 
+from ..model import layers_vaswani
 from ..model.configuration_vaswani import WEIGHT_KERNELS
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import prepares_inputs
@@ -16,6 +17,9 @@ from .products import find_private
 
 # The modules of transformers that define harmless hooks, see `is_plain`.
 HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)
+
+# The attributes in which PyTorch keeps the weights, hooks and mode of any module.
+BOOKKEEPING = vars(nn.Module()).keys()
 
 
 def find_obstacle(model) -> str | None:
@@ -68,17 +72,33 @@ def is_plain(module: nn.Module) -> bool:
     )
 
 
-def describe_state(model: VaswaniForConditionalGeneration) -> tuple:
-    """Return what decides the function of `model`: its attention kernel, the code of its modules, and its weights.
+def describe_state(model: VaswaniForConditionalGeneration) -> list:
+    """Return what decides the function of `model`: its config, the code of its layers, their weights and attributes.
 
     Addresses and versions stand for the weights. PyTorch raises the version of a weight at each change in place, but
-    not at a change through `.data`.
+    not at a change through `.data`, see `sum_weights`. The state holds no module, so that the model can be freed.
     """
-    modules = list(model.modules())
-    weights = [x for module in modules for x in module._parameters.values() if x is not None]
     kernel = ALL_ATTENTION_FUNCTIONS.get(model.config._attn_implementation)
-    code = [(type(module), type(module).forward) for module in modules]
-    return kernel, code, [(x.data_ptr(), 0 if x.is_inference() else x._version) for x in weights]
+    state = [kernel, dict(vars(model.config)), *vars(layers_vaswani).values()]
+    for module in model.modules():
+        own = [_describe(x) for name, x in vars(module).items() if name not in BOOKKEEPING]
+        weights = [_describe(x) for x in (*module._parameters.values(), *module._buffers.values())]
+        state.append((type(module), type(module).forward, own, weights))
+    return state
+
+
+def _describe(value: object) -> object:
+    """Return what tells `value` from a later one at the same place: text for a container, else a number or a pair."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr(), 0 if value.is_inference() else value._version
+    if isinstance(value, tuple | list | set | dict):
+        return repr(value)
+    return value if isinstance(value, int | float | str) else id(value)
+
+
+def sum_weights(model: VaswaniForConditionalGeneration) -> list[float]:
+    """Return the sum of each weight of `model`, which shows also a change through `.data`."""
+    return torch.stack([weight.sum(dtype=torch.float32) for weight in model.parameters()]).tolist()
 
 
 def merged_layer(module: nn.Module) -> nn.Linear | None:

@@ -48,6 +48,9 @@ def eager_attention(
 
     The context of a query without visible keys is zero, because its softmax is not defined.
 
+    By default PyTorch's kernel "sdpa" computes equation 1. This function computes it where attention weights are asked
+    for, and everywhere with `attn_implementation="eager"`.
+
     Args:
         query: (B, H, T, K).
         key, value: (B, H, S, K).

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.utils import can_return_tuple
+from transformers.utils import can_return_tuple, logging
 from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -39,6 +39,8 @@ from .layers_vaswani import (
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 from .pipeline_vaswani import custom_pipelines
+
+logger = logging.get_logger(__name__)
 
 # The keyword arguments that each `forward` accepts beside its named parameters. `use_cache` and `logits_to_keep` do not
 # concern the encoder, but transformers passes them to it.
@@ -66,16 +68,18 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as tensor2tensor does: Glorot uniform matrices, zero biases, N(0, 1 / d_model) embeddings."""
+        """Initialise as tensor2tensor does: Glorot uniform matrices, zero biases, N(0, 1 / d_model) embeddings.
+
+        Any other layer initialises itself, by the method `reset_parameters` that PyTorch's layers have.
+        """
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
+        elif hasattr(module, "reset_parameters"):
+            module.reset_parameters()
 
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
         """Resize the embeddings of the source, and those of the target if it has separate ones."""
@@ -87,8 +91,20 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """Load as transformers does, but from safetensors only: loading a pickle can run any code."""
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs | {"use_safetensors": True})
+        """Load as transformers does, but from safetensors only: loading a pickle can run any code.
+
+        A warning names a subclass that saved the weights, if they are loaded without it.
+        """
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs | {"use_safetensors": True})
+        model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
+        known = {*globals(), *(base.__name__ for base in type(model).mro())}
+        if unknown := {*(model.config.architectures or ())} - known:
+            logger.warning(
+                f"{pretrained_model_name_or_path} was saved as {', '.join(unknown)}, but is loaded as "
+                f"{type(model).__name__}, which may compute something else. Load it by its own class, and give that "
+                f"class a config with a model_type of its own."
+            )
+        return loaded
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does. The config names the classes that `trust_remote_code=True` loads."""

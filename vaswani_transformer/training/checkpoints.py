@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..files import blaming, digest_files, find_damage, sync, write_json
+from ..loading import find_changed_code
 from ..model.generation_vaswani import VaswaniGenerationConfig
 from ..runs import (
     COMPLETE,
@@ -84,9 +85,11 @@ class Checkpoints:
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
         """Restore the run from an intact `checkpoint`.
 
-        Call `warn` if the checkpoint was written by another number of processes, because dropout then draws other
-        numbers.
+        Call `warn` if the checkpoint was saved with other code of the layers, or if it was written by another number of
+        processes, because dropout then draws other numbers.
         """
+        if change := find_changed_code(checkpoint):
+            warn(f"WARNING: {change}.")
         path = checkpoint / STATE_FOLDER / STATE_FILE
         state = torch.load(path, map_location="cpu", weights_only=True)  # A full pickle could run a program.
         with blaming(path):

@@ -88,7 +88,8 @@ def pipeline(
 
     Raises:
         FileNotFoundError: if `model` is a path that does not exist, and no Hub id.
-        ValueError: if no `model` is given for a translation.
+        ValueError: if no `model` is given for a translation, or if it needs code that lies beside it: such code never
+            runs here.
     """
     if isinstance(model, str | Path):
         path = Path(model)
@@ -96,6 +97,13 @@ def pipeline(
             model = str(find_model_folder(path))
         elif "/" in str(model):
             check_place(model)
-    # Code that lies beside a model never runs here. Without a value for `trust_remote_code`, transformers would ask on
-    # standard input.
-    return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})
+    try:
+        # Without a value for `trust_remote_code`, transformers would ask on standard input.
+        return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):  # transformers has no class for this error.
+            raise
+        raise ValueError(
+            f"{model} needs code that lies beside it, and vaswani_transformer.pipeline never runs such code: first "
+            f"import the module that defines its class, or call transformers.pipeline with trust_remote_code=True."
+        ) from None
