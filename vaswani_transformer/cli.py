@@ -67,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = args.parser._option_string_actions
         near = [found for name in options for found in get_close_matches(name, known, n=1, cutoff=0.63)]
         advice = f"; did you mean {' '.join(near)}?" if near else ""
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+        args.parser.error(
+            f"unrecognized arguments: {' '.join(unknown)}{advice}. vaswani_transformer/translation/you_know.md has the "
+            f"options of other toolkits."
+        )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
     try:

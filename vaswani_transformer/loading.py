@@ -37,6 +37,8 @@ def check_place(name: str | Path) -> None:
     takes a minute.
     """
     path = Path(name)
+    if path.is_file():
+        raise FileNotFoundError(f"{name} is a file; name the folder of a model or a run, or a Hub id.")
     if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
         raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
 

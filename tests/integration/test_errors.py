@@ -15,10 +15,11 @@ from vaswani_transformer.training import recipes
 
 @pytest.fixture
 def place(build_translator, tmp_path, monkeypatch):
-    """The working directory, with a model in `model`, a text in `text`, and a link `loop` that leads to itself."""
+    """The working directory, with a `model`, a `text`, an `empty` folder, and a link `loop` that leads to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
     return tmp_path
@@ -33,7 +34,10 @@ PREPARE = "prepare --dev text text --output data --train"
     [
         (f"{TRANSLATE} --output loop", "loop"),
         (f"{TRANSLATE} --output text/out", "text"),
-        ("translate --model text", "text"),
+        ("translate --model text", "text is a file; name the folder of a model"),
+        ("convert --from marian --model empty --output y", "config.json"),
+        ("convert --from fairseq --model model --output y", "model is a folder: name the checkpoint in it"),
+        ("evaluate --hypotheses - --references -", "standard input (-) is given for two texts"),
         ("translate --model model/gone", "model/gone does not exist; name a model folder"),
         (f"{PREPARE} gone.en gone.de", "gone.en"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),

@@ -119,8 +119,9 @@ def test_a_run_ended_by_its_patience_says_so_and_continues_with_more_patience(da
     assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
     for num_updates in (30, 40):
         assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
-        note = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
-        assert note in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert f"ended after update 6 of {num_updates}: evaluations in a row without a better development" in error
+        assert "loss: 2. To continue, give a larger patience: --set patience=4" in error
     assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
     assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
     assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10

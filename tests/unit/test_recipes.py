@@ -145,6 +145,7 @@ def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
     [
         ("dropout=0.3", "a recipe has no field dropout; choose one of: model.activation_dropout, model.attention_d"),
         ("model.positions=learned", "a recipe has no field model.positions; choose one of: model.max_position_emb"),
+        ("max_tokens=4000", "a recipe has no field max_tokens; choose one of: adam_betas, "),
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id; "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),

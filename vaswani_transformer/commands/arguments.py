@@ -13,19 +13,25 @@ from ..bounds import SEARCH_BOUNDS, Number
 if TYPE_CHECKING:
     from ..loading import Loaded
 
+STANDARD_INPUT = Path("/dev/stdin")
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
 
 def output_path(text: str) -> Path:
-    """Parse the name of a file or folder to write. An empty name is an error: it would mean the working directory."""
+    """Parse the name of a file or folder to write.
+
+    An empty name, which would mean the working directory, is an error. So is `-`.
+    """
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty text: is a shell variable unset?")
+    if text == "-":
+        raise argparse.ArgumentTypeError("expected a path, got '-': this output cannot be standard output")
     return Path(text)
 
 
 def text_path(text: str) -> Path:
     """Parse the name of a text file to read; `-` is standard input."""
-    return Path("/dev/stdin" if text == "-" else text)
+    return STANDARD_INPUT if text == "-" else Path(text)
 
 
 def text_stream(text: str) -> Path | None:
@@ -119,7 +125,7 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
 
 
 def check_inputs(args: argparse.Namespace) -> None:
-    """Raise an OSError if a text file to read is missing, or is a folder.
+    """Raise an error if a text file to read is missing, or is a folder, or if standard input is to be read twice.
 
     A corpus with a single name is not checked, because it may be a dataset on the Hub.
     """
@@ -127,6 +133,8 @@ def check_inputs(args: argparse.Namespace) -> None:
     corpora = [*given.get("train", ()), given.get("dev") or (), given.get("test") or ()]
     names = [name for corpus in corpora if len(corpus) > 1 for name in corpus]
     files = [*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())]
+    if files.count(STANDARD_INPUT) > 1:
+        raise ValueError("standard input (-) is given for two texts, but can be read only once: name a file.")
     for path in (*map(Path, names), *files):
         if isinstance(path, Path):  # `vaswani attention --source` is a sentence, not a path.
             path.stat()

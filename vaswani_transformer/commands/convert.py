@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="system to convert from")
     direction.add_argument("--to", dest="target_system", choices=("marian",), help="system to convert to")
     command.add_argument(
-        "--model", required=True, help="folder or Hub id; for fairseq, a .pt file with dict.*.txt beside it"
+        "--model", required=True, help="folder or Hub id; for fairseq, a .pt file in a folder with its dict.*.txt"
     )
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 

@@ -96,10 +96,11 @@ def run(args: argparse.Namespace) -> None:
         destroy_group_at_exit()
         raise
     done, recipe = parts.progress.update, parts.recipe
+    without_gain = parts.progress.evaluations_without_gain
     if done < recipe.num_updates:
         parts.log.print(
-            f"ended after update {done} of {recipe.num_updates}: {recipe.patience} evaluations in a row without a "
-            f"better development loss. To continue, give a larger patience: --set patience={2 * recipe.patience}"
+            f"ended after update {done} of {recipe.num_updates}: evaluations in a row without a better development "
+            f"loss: {without_gain}. To continue, give a larger patience: --set patience={2 * without_gain}"
         )
     config = parts.accelerator.unwrap_model(parts.model).config
     is_parser = find_languages(vars(config))[1] == "trees"

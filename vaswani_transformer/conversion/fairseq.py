@@ -59,6 +59,8 @@ def import_model(name: str, output: Path) -> str:
             the paper.
     """
     path = Path(name)
+    if path.is_dir():
+        raise ValueError(f"{name} is a folder: name the checkpoint in it, such as {path / 'model.pt'}.")
     words = find_dictionary(path.parent)
     checkpoint = load_checkpoint(path)
     try:

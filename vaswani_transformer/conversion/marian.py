@@ -59,6 +59,7 @@ def import_model(name: str, output: Path) -> str:
     Raises:
         ValueError: if `name` is no MarianMT model, or if a Vaswani model cannot represent it.
     """
+    marian = load_marian(name)
     # A MarianTokenizer has a sentencepiece model for each language, chosen by `text_target=`.
     tokenizer = loading.load_tokenizer(name)
     if getattr(tokenizer, "separate_vocabs", False):
@@ -66,7 +67,6 @@ def import_model(name: str, output: Path) -> str:
             f"{name} has a vocabulary for each language (separate_vocabs), but a Vaswani model has one for both: "
             f"convert another model."
         )
-    marian = load_marian(name)
     model = from_marian(marian)
     difference = compare_logits(model, marian)
     tokenizer.save_pretrained(output)

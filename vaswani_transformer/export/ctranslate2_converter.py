@@ -39,10 +39,11 @@ ACTIVATIONS = {
     "swish": Activation.SWISH,
 }
 HOW_TO_USE = """\
-The CTranslate2 model is in {folder}. Its greedy search gives the translations of `vaswani translate --num_beams 1`. Its
-beam search differs from the paper's in the length penalty and in when it ends. vaswani_transformer/export/README.md has
-a short program that chooses from its n-best list by the paper's penalty (section 6.1). CTranslate2 does not read the
-search options of this model ({search}): pass beam_size, length_penalty and max_decoding_length to translate_batch."""
+The CTranslate2 model is in {folder}. In float32, its greedy search gives the translations of `vaswani translate
+--num_beams 1`; int8 changes some of them. Its beam search differs from the paper's in the length penalty and in when it
+ends. vaswani_transformer/export/README.md has a short program that chooses from its n-best list by the paper's penalty
+(section 6.1). CTranslate2 does not read the search options of this model ({search}): pass beam_size, length_penalty and
+max_decoding_length to translate_batch."""
 
 
 def export_model(

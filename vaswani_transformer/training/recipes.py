@@ -324,7 +324,11 @@ def build_recipe(values: dict) -> Recipe:
     fields.pop("model", None)
     for name in fields.keys() - known:
         stem = name.rpartition(".")[2].rstrip("s")
-        choices = [field for field in sorted(known) if stem in field] or get_close_matches(name, known) or sorted(known)
+        choices = (
+            [field for field in sorted(known) if stem in field]
+            or get_close_matches(name, known, cutoff=0.75)
+            or sorted(known)
+        )
         raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(choices)}.")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in model_fields}
     try:
