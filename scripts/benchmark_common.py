@@ -156,7 +156,7 @@ def time_interleaved(
 
 @dataclass(frozen=True)
 class Ratio:
-    """Our speed divided by the speed of another system, over all repeats. Above 1 we are faster."""
+    """Our speed divided by the speed of another system, over all repeats. Above 1, our system is faster."""
 
     median: float
     min: float

@@ -1,4 +1,4 @@
-"""Compare our beam search with those of transformers' MarianMTModel and CTranslate2: speed and memory, same weights.
+"""Compare our beam search with those of transformers' MarianMTModel and CTranslate2: speed and memory, equal weights.
 
     python scripts/benchmark_decoding.py --quick
     python scripts/benchmark_decoding.py --sizes small base --source test.en
@@ -14,9 +14,9 @@ All systems should then find the same translations. The column "same as ours" co
 equal those of the system "vaswani_transformer".
 
 The systems take turns. In a turn, a system translates all batches in the order of the file. Each system runs in a
-separate process, so that its memory can be measured. Memory is how far the resident memory of the process grows, at its
-peak, while the model is loaded and translates for the first time. --quick answers in five minutes on two cores: it
-translates few sentences with a small model, in batches of 1 and 16.
+separate process, so that its memory can be measured. Memory is the peak growth of the resident memory of the process
+while the model is loaded and translates for the first time. --quick answers in five minutes on two cores: it translates
+few sentences with a small model, in batches of 1 and 16.
 """
 
 import argparse

@@ -27,7 +27,7 @@ from vaswani_transformer import cli
 OURS = "{python} -m vaswani_transformer translate --model {model} --input {input} --output {output} --dtype {dtype}"
 TORCHRUN = "{python} -m torch.distributed.run --nproc_per_node 2"
 PEER = "{python} {script} {folder}/{kind} {input} {output}"
-# From the name of each system to its command, and to the number of threads of each process.
+# For each system: its command, and the number of threads of each of its processes.
 SYSTEMS = {
     "vaswani_transformer, float32": (OURS.replace("{dtype}", "float32"), 2),
     "two processes, float32": (OURS.replace("{python}", TORCHRUN).replace("{dtype}", "float32"), 1),

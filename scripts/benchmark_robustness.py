@@ -1,4 +1,4 @@
-"""Print how well a model translates text as people type it: BLEU of the same sentences, disturbed in several ways.
+"""Print the BLEU of a model on text as people type it: the same sentences, disturbed in several ways.
 
 python scripts/benchmark_robustness.py --model model_cards/everyday_en_de --source dev.en --target dev.de
 
@@ -28,8 +28,8 @@ def swap_letters(word: str, draw: random.Random) -> str:
     return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
 
-# The kinds of disturbance, each with a function of a sentence and a random generator. `main` reads the names: "three",
-# "the reference", "scored", "split" and "emoji" change how a kind is scored. Model cards quote the names.
+# The kinds of disturbance, each with a function of a sentence and a random generator. Model cards quote the names of the
+# kinds. `main` translates or scores differently if "three", "the reference", "scored", "split" or "emoji" is in a name.
 CHANGES = {
     "clean": lambda text, draw: text,
     "four spaces in front": lambda text, draw: "    " + text,

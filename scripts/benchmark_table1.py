@@ -8,8 +8,8 @@ k positions. All have width d, and each runs forward and backward over one sente
 as equation 1 is written, with its n x n weights in memory, and with PyTorch's fused kernel, which never holds all these
 weights. All attention layers include their four projections, n d^2, which the formulas of the table leave out.
 
-Memory is how far the resident memory of a fresh process grows during a step, at its peak. The exponent e in n^e is the
-slope between the two longest sentences.
+Memory is the peak growth of the resident memory of a fresh process during a step. The exponent e in n^e is the slope
+between the two longest sentences.
 """
 
 import math
@@ -102,7 +102,7 @@ def measure_memory(name: str, length: int, sizes: Namespace) -> float:
 
 
 def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """Return the exponent e of n^e between the two longest sentences, or NaN if the value of one is not positive."""
+    """Return the exponent e of n^e between the two longest sentences, or NaN if one of their values is not positive."""
     if min(values[-2:]) <= 0:
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])

@@ -21,7 +21,7 @@ SCORES_FILE = "dev_scores.json"  # written by `vaswani evaluate --json`
 PERPLEXITY = "perplexity"  # the names of two scores in this file
 BLEU = "BLEU, tokenised, compounds split as in the paper"
 # Fields of a recipe in which rows may differ. The last three differ because big trains for longer.
-OF_A_ROW = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
+MAY_DIFFER = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
 # The paper's rows: perplexity per sub-word, BLEU, and millions of parameters where the paper gives them.
 PAPER_TABLE = """\
 base  4.92  25.8  65
@@ -109,7 +109,7 @@ def read_rows(folder: Path) -> list[Row]:
     for row in rows[1:]:
         if row.settings != rows[0].settings:
             raise ValueError(
-                f"Rows must be trained on the same data, with settings that differ only in {', '.join(OF_A_ROW)}. "
+                f"Rows must be trained on the same data, with settings that differ only in {', '.join(MAY_DIFFER)}. "
                 f"{row.name} has {row.settings}, {rows[0].name} has {rows[0].settings}."
             )
     return sorted(rows, key=lambda row: list(PAPER).index(row.of_paper))
@@ -125,7 +125,7 @@ def read_row(run: Path) -> Row:
     log = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return Row(
         name=run.name,
-        settings={"data": description["data"]} | {name: recipe[name] for name in recipe if name not in OF_A_ROW},
+        settings={"data": description["data"]} | {name: recipe[name] for name in recipe if name not in MAY_DIFFER},
         sizes=[str(getattr(config, field)) for field in SIZES.values()],
         curve=[(line["epoch"], line["dev_perplexity"]) for line in log if "dev_perplexity" in line],
         perplexity=scores[PERPLEXITY]["value"],
@@ -140,7 +140,7 @@ def format_scores(row: Row, base: Row) -> list[str]:
     """Return the cells of a row of the first table."""
     perplexity, bleu, *millions = PAPER[row.of_paper]
     is_base = row is base
-    sizes = [size if is_base or size != usual else "" for size, usual in zip(row.sizes, base.sizes, strict=True)]
+    sizes = [size if is_base or size != of_base else "" for size, of_base in zip(row.sizes, base.sizes, strict=True)]
     epochs, last_perplexity = row.curve[-1]
     best_epoch, _ = min(row.curve, key=lambda evaluation: evaluation[-1])
     ours = (f"{epochs}", f"{best_epoch}", f"{last_perplexity:.2f}", f"{row.perplexity:.2f}")
@@ -161,23 +161,23 @@ class Base:
 def summarise_base(seeds: Sequence[Row]) -> Base:
     perplexities = [row.perplexity for row in seeds]
     bleus = [row.bleu for row in seeds]
-    usual = mean(perplexities)
-    spread = 100 * (max(perplexities) - min(perplexities)) / usual
-    return Base(usual, mean(bleus), spread, max(bleus) - min(bleus))
+    mean_perplexity = mean(perplexities)
+    spread = 100 * (max(perplexities) - min(perplexities)) / mean_perplexity
+    return Base(mean_perplexity, mean(bleus), spread, max(bleus) - min(bleus))
 
 
 def format_moves(row: Row, base: Base) -> list[str]:
     """Return the cells of a row of the second table: its differences from base, here and in the paper, and verdicts."""
     paper_perplexity, paper_bleu = map(float, PAPER[row.of_paper][:2])
-    usual_perplexity, usual_bleu = map(float, PAPER["base"][:2])
+    paper_base_perplexity, paper_base_bleu = map(float, PAPER["base"][:2])
     percent = 100 * (row.perplexity / base.perplexity - 1)
     points = row.bleu - base.bleu
-    paper_move = paper_perplexity - usual_perplexity
-    paper_points = paper_bleu - usual_bleu
+    paper_move = paper_perplexity - paper_base_perplexity
+    paper_points = paper_bleu - paper_base_bleu
     return [
         row.name,
         f"{percent:+.1f} %",
-        f"{100 * paper_move / usual_perplexity:+.1f} %",
+        f"{100 * paper_move / paper_base_perplexity:+.1f} %",
         judge(percent, base.ppl_spread, paper_move, PAPER_PPL_SPREAD),
         f"{points:+z.2f}",
         f"{paper_points:+z.1f}",
@@ -233,8 +233,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{base.bleu:.2f}. Between the seeds, PPL differs by up to {base.ppl_spread:.1f} % of the mean, and BLEU by up "
         f"to {base.bleu_spread:.2f} points. Here, a row has moved if it differs from the mean by more than that. In "
         f"the paper, a row has moved if it differs from base by more than the rounding (0.01 and 0.1). A row agrees if "
-        f"it moved the same way in both, or in neither. If it moved in the paper only, it is too close to tell. With "
-        f"three seeds, chance alone makes one row in four seem to move. Each row of the paper is one training."
+        f"it moved the same way here and in the paper, or in neither. If it moved in the paper only, it "
+        f"is too close to tell. With three seeds, chance alone makes one row in four seem to move. Each row of the paper "
+        f"is one training."
     )
     return 0
 

@@ -96,7 +96,7 @@ def count_search(*, num_sentences: int, num_beams: int, num_steps: int) -> tuple
 
 
 def print_counts(title: str, counts: Counts, num_steps: int = 1) -> None:
-    """Print the counts divided by `num_steps`: for each kind the sum, and the 15 lines of code that cause most."""
+    """Print the counts divided by `num_steps`: for each kind the sum, and the 15 lines with the highest counts."""
     print(title)
     for kind, events in vars(counts).items():
         print(f"{events.total() / num_steps:10.4g}  {kind}")

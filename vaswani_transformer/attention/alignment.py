@@ -44,8 +44,8 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 
     The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. If the
     field is missing, a warning says so, and the head with the most links in the first `PAIRS_TO_FIND_HEADS` pairs is
-    used. A link needs the greatest share of its target word and of its source word. So this is the head in which target
-    words and source words choose each other most often. To find it, no alignments made by hand are needed.
+    used. A link joins two words that give each other their greatest share. So in this head, target words and source
+    words choose each other most often. To find the head, no alignments made by hand are needed.
     """
     heads = getattr(model.generation_config, "alignment_heads", None)
     if heads is None:
@@ -76,7 +76,7 @@ def link_words(weights: np.ndarray) -> np.ndarray:
     """Return True where a link joins two words, by the rule at the top of this file.
 
     Args:
-        weights: (..., target words, source words), the shape of the result.
+        weights: (..., target words, source words). The result has this shape.
     """
     totals = weights.sum(axis=-2, keepdims=True)
     share = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
@@ -86,9 +86,9 @@ def link_words(weights: np.ndarray) -> np.ndarray:
 def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pairs) -> Iterator[np.ndarray]:
     """Yield the encoder-decoder attention of each pair, (layers, heads, target words, source words).
 
-    The weight of two words is the sum over the sub-words of both. The decoder reads the given translations. Words
-    beyond the first `MOST_TOKENS` tokens of a side have weight 0. A warning at the end gives the number of pairs with
-    such words.
+    The weight between two words is the sum of the weights between their sub-words. The decoder reads the given
+    translations. Words beyond the first `MOST_TOKENS` tokens of a side have weight 0. After the last pair, a warning
+    gives the number of pairs with words beyond this limit.
     """
     pairs = iter(pairs)
     num_cut = 0
@@ -99,7 +99,7 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
         num_cut += sum(any(is_cut for *_, is_cut in sides) for sides in encoded)
         sources = pad_right(model, tokenizer, [[*ids, end] for (ids, *_), _ in encoded])
         targets = pad_right(model, tokenizer, [[start, *ids] for _, (ids, *_) in encoded])
-        # The logits and the attention of the encoder are not computed, because they would take more memory.
+        # A call of the whole model would also compute logits and keep the encoder's attention, which takes more memory.
         with eager_evaluation(model), torch.no_grad():
             attentions = model.get_decoder()(
                 input_ids=targets.input_ids,
@@ -117,7 +117,7 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], np.ndarray, bool]:
-    """Encode `text` word by word, because not every tokenizer tells where a token lies in the text.
+    """Encode `text` word by word, because not every tokenizer can tell to which word a token belongs.
 
     Args:
         side: "text" for a source, "text_target" for a translation.

@@ -31,7 +31,7 @@ _CELL_HEIGHT = 0.07
 _LEGEND_STEP = 0.36
 _LINE_STEP = 0.22
 _GAP = 0.08  # between words and lines
-_FAINTEST = 0.01  # Fainter lines cannot be seen, and would make up half of a file.
+_FAINTEST = 0.01  # Lines of lower opacity cannot be seen, but would take half of the file's size.
 _FONT = FontProperties(size=10)
 _INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
 _ROLES = "the words above attend to the words below"
@@ -53,8 +53,8 @@ def draw_attention(
         keys: S words.
         weights: (H, T, S), from 0 to 1.
         heads: the heads to draw, all by default. The colour of a head does not depend on this choice.
-        query_word: the index of a query. Only the attention of this query is drawn: as lines, and above each key as one
-            cell for each head.
+        query_word: the index of a query. Only the attention of this query is drawn, as lines and as cells. Above each
+            key stands one cell for each head.
         title: a line above the drawing.
 
     Returns:
@@ -138,9 +138,9 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
 
         figure3                      all heads, for the word with the strongest attention to words far away
         figure4_full, figure4_word   the two heads with the strongest attention from that word to other words
-        figure5_first, _second       the two heads with the strongest attention. For each head, the distance with the
-                                     most attention (such as "the word before") is not counted. These heads may follow
-                                     the structure of the sentence.
+        figure5_first, _second       the two heads with the strongest attention, not counting each head's favourite
+                                     distance (such as "the word before"). These heads may follow the structure of the
+                                     sentence.
 
     Heads and word are chosen by `AttentionMaps.word_links`, which leaves out punctuation and special tokens, because
     heads that have nothing to do attend to punctuation and special tokens.
@@ -148,7 +148,8 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     Args:
         folder: the folder to write to, which is made if it is missing. The files are named attention_figure3.svg and
             so on.
-        word: the word of figures 3 and 4, one of `maps.source_tokens`. If it occurs twice, the first place counts.
+        word: the word of figures 3 and 4, one of `maps.source_tokens`. If the word occurs twice, the first one is
+            drawn.
 
     Raises:
         ValueError: if `word` is not in the sentence.
@@ -191,7 +192,7 @@ def draw_layer(
         kind: one of `VIEWS`.
         layer: the layer before the last by default.
         heads: all heads by default.
-        word: only the attention of this query is drawn. If the word occurs twice, the first place counts.
+        word: only the attention of this query is drawn. If the word occurs twice, the first one is drawn.
 
     Raises:
         ValueError: if there is no such layer or head, or if `word` is not among the queries.
@@ -237,9 +238,12 @@ def _save(
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:
-    """Return the attention of each head, (H,), without the attention over the distance that gets the most.
+    """Return the sum of each head's links, (H,), without the links over the head's favourite distance.
 
-    `AttentionMaps.word_links` returns such `links` (H, S, S).
+    The favourite distance of a head is the distance between words over which its links have the greatest sum.
+
+    Args:
+        links: (H, S, S), from `AttentionMaps.word_links`.
     """
     length = links.shape[-1]
     steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]

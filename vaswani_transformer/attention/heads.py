@@ -18,9 +18,9 @@ if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places
 the first word of the decoder, is not a place.
 
 The thresholds lie above the scores of 40 untrained models (4 and 6 layers, 4 and 8 heads, d_model 64 to 512), measured
-on 40 or 60 sentences of Multi30k. In relations by place, no head scored more than 0.19. In relations by spelling, the
-highest score was 0.39, because a head may prefer a token by chance. With sentences cut to five words, the highest score
-was 0.26 in relations by place, and 0.59 in relations by spelling.
+on 40 or 60 sentences of Multi30k. In relations with threshold `BY_POSITION`, no head scored more than 0.19. In
+relations with threshold `BY_SPELLING`, the highest score was 0.39, because a head may prefer a token by chance. With
+sentences cut to five words, the highest scores were 0.26 (`BY_POSITION`) and 0.59 (`BY_SPELLING`).
 
 The decoder reads a given translation. In each step, the decoder's self-attention belongs to the word that it reads, and
 the encoder-decoder attention belongs to the word that it writes (see `AttentionMaps`).
@@ -40,14 +40,14 @@ from . import KINDS
 from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention_batch, find_mutual_best
 from .words import is_word
 
-Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if the weights decide
+Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if it depends on the weights
 
 FEWEST_PLACES = 20  # Over few words, a share may be large by chance.
 FAR = 5  # words
-NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number counts as 1: it may be less by rounding only.
+NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number counts as 1, because only rounding can make it less.
 
-BY_PLACE = 0.3  # threshold of relations by place or by weight
-BY_WORD = 0.6  # threshold of relations by spelling
+BY_POSITION = 0.3  # threshold of relations that depend on positions or weights
+BY_SPELLING = 0.6  # threshold of relations that depend on the spelling of words
 
 
 class Relation(NamedTuple):
@@ -59,23 +59,23 @@ class Relation(NamedTuple):
 
 
 RELATIONS = (
-    Relation("previous word", BY_PLACE, "to the word before it"),
-    Relation("next word", BY_PLACE, "to the word after it"),
-    Relation("itself", BY_PLACE, "to the word itself"),
-    Relation("same word", BY_WORD, "to the same word at other places, in upper or lower case"),
-    Relation("copy", BY_WORD, "to a source word with the same spelling, in upper or lower case"),
+    Relation("previous word", BY_POSITION, "to the word before it"),
+    Relation("next word", BY_POSITION, "to the word after it"),
+    Relation("itself", BY_POSITION, "to the word itself"),
+    Relation("same word", BY_SPELLING, "to the same word at other places, in upper or lower case"),
+    Relation("copy", BY_SPELLING, "to a source word with the same spelling, in upper or lower case"),
     Relation(
         "alignment",
-        BY_PLACE,
+        BY_POSITION,
         "to the source word with the greatest weight, if no other target word gives this source word more",
     ),
     Relation(
         "diagonal",
-        BY_PLACE,
+        BY_POSITION,
         "to the source words in the same part of the sentence, up to one and a half words away",
     ),
-    Relation("separator", BY_WORD, "to punctuation, <s> and </s>"),
-    Relation("long distance", BY_PLACE, f"to words more than {FAR} words away, without punctuation, <s> and </s>"),
+    Relation("separator", BY_SPELLING, "to punctuation, <s> and </s>"),
+    Relation("long distance", BY_POSITION, f"to words more than {FAR} words away, without punctuation, <s> and </s>"),
 )
 THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
 
@@ -87,7 +87,7 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
         kind: one of `KINDS`.
         queries: T words.
         keys: S words.
-        weights: (L, H, T, S). The links of "alignment" depend on them.
+        weights: (L, H, T, S). Only the links of "alignment" depend on the weights.
     """
     rows, columns = np.arange(len(queries))[:, None], np.arange(len(keys))
     from_words, to_words = (np.array([is_word(text) for text in texts]) for texts in (queries, keys))
@@ -120,7 +120,7 @@ class HeadScore:
     head: int
     share: float
     uniform: float
-    places: int  # number of words in the means; without words, `share` and `uniform` are 0
+    places: int  # the number of places that the means are over; if it is 0, `share` and `uniform` are 0
 
     @property
     def score(self) -> float:
@@ -128,7 +128,7 @@ class HeadScore:
 
     @property
     def is_judged(self) -> bool:
-        """True if there were enough places to judge the head."""
+        """True if there were at least `FEWEST_PLACES` places."""
         return self.places >= FEWEST_PLACES
 
     @property

@@ -22,7 +22,7 @@ SIDES = {  # the texts of the queries and of the keys
     "cross": ("output", "source"),
     "alignment": ("target", "source"),
 }
-# On each side. An HTML page with 6 layers of 8 heads then takes 67 MB, or 134 MB if it also has sub-words.
+# The limit on each side. At this length, an HTML page with 6 layers of 8 heads takes 67 MB, or 134 MB with sub-words.
 MOST_TOKENS = 512
 PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind of attention, with 6 layers of 8 heads
 
@@ -85,10 +85,10 @@ class AttentionMaps:
         return weights[layer] ** 2 * is_link
 
     def by_words(self) -> "AttentionMaps":
-        """Return the same maps with sub-words merged into words, as the paper draws them.
+        """Return these maps with sub-words merged into words. The paper draws words.
 
-        As a key, a word gets the sum of the weights of its sub-words. As a query, it gets their mean. So rows still sum
-        to 1. See `attention.words` for what counts as a word.
+        As a key, a word gets the sum of the weights of its sub-words. As a query, a word gets the mean. So rows still
+        sum to 1. See `attention.words` for what counts as a word.
         """
         if not self.words:
             return self
@@ -174,7 +174,7 @@ def collect_attention_batch(
             use_cache=False,
             return_dict=True,
         )
-    # Padding stands on the right. The causal mask hides it from the tokens before it, and slices below cut it off.
+    # Padding stands on the right. The causal mask hides it from the tokens on its left. The slices below cut it off.
     weights = {  # (B, L, H, T, S)
         kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in KINDS
     }
@@ -204,7 +204,7 @@ def find_mutual_best(weights: np.ndarray) -> np.ndarray:
     If weights are equal, the first of them counts as the greatest.
 
     Args:
-        weights: (..., queries, keys), the shape of the result.
+        weights: (..., queries, keys). The result has this shape.
     """
     if not weights.size:
         return np.zeros(weights.shape, bool)

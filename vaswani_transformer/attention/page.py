@@ -1,4 +1,4 @@
-"""One HTML page with the attention of all layers and heads for a sentence. The page needs no network.
+"""Build one HTML page with the attention of all layers and heads for a sentence. The page needs no network.
 
 Path("attention.html").write_text(build_html(collect_attention(model, tokenizer, sentence), sentence))
 """
@@ -16,7 +16,7 @@ import numpy as np
 from . import VIEWS
 from .maps import SIDES, AttentionMaps, paper_layer
 
-# The file is a `string.Template`, so dollar signs stand only before placeholders. Its security policy forbids the page
+# page.html is a `string.Template`, so dollar signs stand only before placeholders. Its security policy forbids the page
 # to load anything.
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -32,7 +32,7 @@ def build_html(
     """Return a page on which the reader chooses the kind of attention, a layer, heads and a word.
 
     The page shows words, as the paper does, and sub-words on request. With 6 layers, 8 heads and 30 words on each side,
-    it takes 240 kB. If there are sub-words, their weights take at least as much again.
+    it takes 240 kB. If words consist of sub-words, the weights of the sub-words take at least 240 kB more.
 
     Args:
         maps: the attention by tokens, as `collect_attention` returns it.

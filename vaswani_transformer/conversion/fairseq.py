@@ -112,7 +112,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
         settings: the settings of the checkpoint.
 
     Raises:
-        ValueError: if a Vaswani model cannot represent the model, or if a weight of a layer is missing.
+        ValueError: if a Vaswani model cannot represent the fairseq model, or if a weight of a layer is missing.
         KeyError: see `build_config`.
     """
     weights = rename_old_weights(weights)
@@ -164,8 +164,8 @@ def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniCon
     """Return the config of the converted model. Sizes come from the weights, all other fields from the settings.
 
     Raises:
-        ValueError: if a setting makes another network than the network of the paper.
-        KeyError: if a weight that gives a size, or the number of heads, is missing.
+        ValueError: if a setting makes the network differ from the paper's.
+        KeyError: if the number of heads is missing, or a weight whose shape gives a size.
     """
     unlike_paper = [name for name in UNLIKE if settings.get(name)]
     if unlike_paper:

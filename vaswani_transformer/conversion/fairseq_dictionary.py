@@ -24,7 +24,8 @@ def find_dictionary(folder: Path) -> list[str]:
 
     Raises:
         FileNotFoundError: if there is no dictionary.
-        ValueError: if the dictionaries of both languages differ, or if one is damaged (see `read_dictionary`).
+        ValueError: if the dictionaries of the two languages differ, or if a dictionary is damaged (see
+            `read_dictionary`).
     """
     files = sorted(folder.glob("dict*.txt"))
     if not files:

@@ -6,7 +6,8 @@ The search of Marian divides log P by |Y|^alpha. The padding token starts the de
 
 The conversion copies all weights, with two exceptions. If sines and cosines alternate in our positions, the features of
 the residual stream change their order, which does not change the result. If Marian does not scale its embeddings, ours
-are divided by sqrt(d_model), because our model multiplies them by it. Then they cannot be tied to the projection.
+are divided by sqrt(d_model), because our model multiplies embeddings by sqrt(d_model). Divided embeddings cannot be
+tied to the projection.
 """
 
 from pathlib import Path
@@ -80,7 +81,7 @@ def import_model(name: str, output: Path) -> str:
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, output: Path) -> str:
     """Write our model as a MarianMTModel into the folder `output`; return a note for the user.
 
-    The note names what Marian computes or searches in another way.
+    The note lists the differences between Marian's computation and search and ours.
 
     Raises:
         ValueError: if Marian cannot represent `model`.
@@ -109,7 +110,7 @@ def load_marian(name: str) -> MarianMTModel:
         the model. Its `config.dtype` is the dtype of the weights in the file.
 
     Raises:
-        ValueError: if `name` is no MarianMT model or not complete, or if a Vaswani model cannot represent it.
+        ValueError: if `name` is no MarianMT model, if it is incomplete, or if a Vaswani model cannot represent it.
     """
     with loading.naming_damage(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -225,7 +226,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
             our_name, our_weight = our_weights[name]
             if our_name.split(".")[-2] in MODULES_THAT_WRITE:
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # A bias of a module that reads is no vector of the stream.
+            elif our_weight.dim() == 2:  # Biases of modules that read have no axis of features of the stream.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.

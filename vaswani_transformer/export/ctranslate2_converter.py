@@ -1,7 +1,6 @@
 """Write a model in the format of CTranslate2: `vaswani export --format ctranslate2`.
 
-The import of this file registers a converter for `VaswaniConfig`. After it, CTranslate2's own tools can convert our
-models:
+Importing this file registers a converter for `VaswaniConfig`. Then CTranslate2's own tools can convert our models:
 
     import vaswani_transformer.export.ctranslate2_converter
     from ctranslate2.converters import TransformersConverter
@@ -58,7 +57,7 @@ def export_model(
 
     Args:
         quantization: the type of the stored weights, such as float32, int8 or int8_float16.
-        max_positions: the most tokens of a sentence, on either side.
+        max_positions: the largest number of tokens that a sentence may have, on either side.
 
     Raises:
         ValueError: if CTranslate2 cannot compute this architecture, or if it has no such quantization.
@@ -102,7 +101,7 @@ class VaswaniLoader(BartLoader):
             )
         options = {
             "num_heads": config.num_heads,
-            # Queries, keys and values must have one width. `set_attention` fills the narrower ones with zeros.
+            # Queries, keys and values must have equal widths. `set_attention` fills the narrower ones with zeros.
             "head_dim": max(config.d_k, config.d_v),
             "pre_norm": False,
             "activation": ACTIVATIONS[config.activation_function],

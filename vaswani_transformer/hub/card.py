@@ -1,4 +1,4 @@
-"""Write the card of a trained model from its run folder, with description, training and scores.
+"""Write a model card from a run folder: a description of the model, its training and its scores.
 
     text = build_card(Path("runs/base"), evaluations=[read_scores("WMT 2014 newstest2014", Path("newstest2014.json"))])
 
@@ -242,7 +242,7 @@ def _recipe(run: Run) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Return True if two recipes are equal, apart from their ends and from fields that the corpus or device decides."""
+    """Return True if two recipes differ only in when training ends, or in fields that the corpus or device decides."""
     ignored_fields = dict.fromkeys((*OF_DATA, "compile", "num_updates", "patience"))
     return json.loads(json.dumps(ours | ignored_fields)) == theirs | ignored_fields
 

@@ -20,7 +20,7 @@ from ..runs import CARD_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER, RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
-# Known fields of a model's JSON files that are no attributes of the objects that are read from them.
+# Known fields of a model's JSON files. The objects that are read from these files have no attributes of these names.
 FIELDS = {"auto_map", "custom_pipelines", "task_specific_params"}  # in config.json
 FIELDS |= {"tokenizer_class", "is_local", "local_files_only"}  # in tokenizer_config.json
 FIELDS |= {"alignment_heads", "length_penalty_type", "max_length_offset"}  # in generation_config.json
@@ -82,7 +82,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
                 f"would publish them: {', '.join(unknown)}. Remove them."
             )
     config = vars(network.config)
-    # Only the names of tasks are uploaded: the old entries may name foreign code, or hold a secret.
+    # Of each task only the name is uploaded: the rest of its entry may name foreign code, or hold a secret.
     tasks = [*(config.get("custom_pipelines") or ()), *(config.pop("task_specific_params", None) or ())]
     network.config.custom_pipelines = custom_pipelines(*tasks)
     network.save_pretrained(folder)

@@ -19,7 +19,7 @@ from .trees import Leaf, Tree
 from .vocabulary import find_brackets, is_bracket
 from .well_formed import WellFormed
 
-# The most sub-words of a sentence. The longest sentence of our treebanks has 859 sub-words (327 words). A limit is
+# The limit of a sentence, in sub-words. The longest sentence of our treebanks has 859 sub-words (327 words). A limit is
 # needed, because the memory for the prefixes of a search grows with the square of its steps: 2,700 sub-words with 21
 # beams took 1.6 GB.
 MOST_TOKENS = 1_000
@@ -36,8 +36,8 @@ class Parser:
 
     Args:
         tokens_per_batch: see `Translator`.
-        is_constrained: search only among the trees over exactly the words of the sentence. If False, the output may be
-            any sequence, as in the paper, and `rebuild` repairs it.
+        is_constrained: if True, search only among trees whose leaves are exactly the words of the sentence. If False,
+            the output may be any sequence, as in the paper, and `rebuild` repairs it.
         generate_kwargs: further arguments of `Translator`.
 
     Attributes:

@@ -60,7 +60,7 @@ def read_trees(path: Path) -> Iterator[Tree]:
     """Read the trees of a bracketed file, with traces and function tags.
 
     Raises:
-        FileNotFoundError: if the file does not exist. This error is raised by the call, before the first tree is read.
+        FileNotFoundError: if the file does not exist. The call itself raises this error, before the first tree is read.
         ValueError: if the brackets are wrong or a line is not UTF-8. The message names the file and the line.
     """
     return parse_trees(read_lines(path), name=str(path))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-# The most brackets that open in a row. No tree of CRAFT or of the sample of the Wall Street Journal has more. Without
+# At most this many brackets may open in a row. No tree of CRAFT or of the Wall Street Journal sample has more. Without
 # this bound, a model that is uncertain of the next word could open brackets until it reaches the length limit.
 MOST_OPENED = 9
 
@@ -15,11 +15,11 @@ class _State(NamedTuple):
     """The state of a linearisation after the tokens so far.
 
     Attributes:
-        innermost: the innermost open bracket, as a pair: the token that closes it, and the `innermost` from before it
-            opened. `None` if no bracket is open.
+        innermost: the innermost open bracket, as a pair: the token that closes it, and the value of `innermost` before
+            it opened. `None` if no bracket is open.
         depth: the number of open brackets.
         num_words: the number of words that have begun.
-        num_pieces: how many tokens of the last word are in the prefix.
+        num_pieces: the number of tokens of the last word so far.
         num_opened: the number of brackets that opened since the last word or closing bracket.
         is_over: True after </s>, or after a token that is not allowed.
     """
@@ -45,7 +45,7 @@ class WellFormed:
         words: for each word of each sentence, the tokens of its leaf.
         brackets: the brackets of the vocabulary ("(NP", ")NP") by their token ids.
         end_id: the token id of </s>.
-        limits: for each sentence, the most tokens that its output may have, </s> included.
+        limits: for each sentence, the largest number of tokens that its output may have, </s> included.
     """
 
     def __init__(
