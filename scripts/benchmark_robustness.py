@@ -28,8 +28,8 @@ def swap_letters(word: str, draw: random.Random) -> str:
     return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
 
-# The kinds of disturbance, each with a function of a sentence and a random generator. Model cards quote the names of the
-# kinds. `main` translates or scores differently if "three", "the reference", "scored", "split" or "emoji" is in a name.
+# The kinds of disturbance, each with a function of a sentence and a random generator. Model cards quote the names.
+# `main` translates or scores differently if "three", "the reference", "scored", "split" or "emoji" is in a name.
 CHANGES = {
     "clean": lambda text, draw: text,
     "four spaces in front": lambda text, draw: "    " + text,

@@ -233,9 +233,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{base.bleu:.2f}. Between the seeds, PPL differs by up to {base.ppl_spread:.1f} % of the mean, and BLEU by up "
         f"to {base.bleu_spread:.2f} points. Here, a row has moved if it differs from the mean by more than that. In "
         f"the paper, a row has moved if it differs from base by more than the rounding (0.01 and 0.1). A row agrees if "
-        f"it moved the same way here and in the paper, or in neither. If it moved in the paper only, it "
-        f"is too close to tell. With three seeds, chance alone makes one row in four seem to move. Each row of the paper "
-        f"is one training."
+        f"it moved the same way in both tables, or in neither. If it moved in the paper only, it is too close to tell. "
+        f"With three seeds, chance alone makes one row in four seem to move. Each row of the paper is one training."
     )
     return 0
 
