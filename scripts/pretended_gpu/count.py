@@ -20,7 +20,7 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, 
 from vaswani_transformer.engine.engine import Engine
 
 WIDTHS = {"d_model": 16, "d_ff": 32, "num_heads": 4}
-COUNTED_UPDATE = 3  # the first update is not typical, because Adam allocates its averages
+COUNTED_UPDATE = 3  # the first update also lets Adam allocate its averages, so a later update is counted
 VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # tokens: the vocabulary of the searched model, and its longest source
 
 

@@ -13,9 +13,9 @@ a *place* is a word that has this relation to at least one word. Sub-words are f
     uniform = this share if attention is spread evenly over all visible sub-words
     score   = (share - uniform) / (1 - uniform)
 
-So evenly spread attention scores 0, and attention along the relation alone scores 1. A head is *named* after a relation
-if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself, such as
-the first word of the decoder, is not a place.
+So evenly spread attention scores 0, and attention to related words only scores 1. A head is *named* after a relation if
+it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself, such as the
+first word of the decoder, is not a place.
 
 The thresholds lie above the scores of 40 untrained models (4 and 6 layers, 4 and 8 heads, d_model 64 to 512), measured
 on 40 or 60 sentences of Multi30k. In relations with threshold `BY_POSITION`, no head scored more than 0.19. In
@@ -40,11 +40,11 @@ from . import KINDS
 from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention_batch, find_mutual_best
 from .words import is_word
 
-Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if it depends on the weights
+Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if weights decide the relation
 
 FEWEST_PLACES = 20  # Over few words, a share may be large by chance.
 FAR = 5  # words
-NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number counts as 1, because only rounding can make it less.
+NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number counts as 1: only rounding makes it less than 1.
 
 BY_POSITION = 0.3  # threshold of relations that depend on positions or weights
 BY_SPELLING = 0.6  # threshold of relations that depend on the spelling of words

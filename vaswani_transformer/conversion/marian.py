@@ -226,7 +226,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
             our_name, our_weight = our_weights[name]
             if our_name.split(".")[-2] in MODULES_THAT_WRITE:
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # Biases of modules that read have no axis of features of the stream.
+            elif our_weight.dim() == 2:  # A bias of a module that reads has no axis for the features of the stream.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.
@@ -248,7 +248,7 @@ def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> di
 def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> float:
     """Return the largest difference between the logits of both models.
 
-    The inputs are two sentences of random tokens, one of which is padded. The dtype is float32.
+    The inputs are two sentences of random tokens. One of them is padded. The dtype is float32.
 
     Raises:
         ValueError: if the difference is too large to come from rounding.

@@ -34,7 +34,7 @@ from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForC
 
 Tensors = tuple[torch.Tensor, ...]
 
-# The sizes of the example that is traced. Sizes of 0 and 1, and equal sizes, would become constants.
+# The sizes of the traced example. A size of 0 or 1, or one that equals another size, would become a constant.
 BATCH = 2
 SOURCE = 5
 TARGET = 3
@@ -129,7 +129,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     encoder = model.model.encoder
     decoder = model.model.decoder
     lm_head = model.lm_head
-    # The free dimensions of each kind of tensor. They may have any size.
+    # The names of the free dimensions of each kind of tensor. Free dimensions may have any size.
     sentences = {0: "batch", 1: "source"}
     remembered_source = {0: "batch", 2: "source"}
     remembered_target = {0: "batch", 2: "past"}

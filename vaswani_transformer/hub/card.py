@@ -61,10 +61,11 @@ class Run:
         versions: the versions of the libraries.
         updates: the number of updates that the model has had.
         planned_updates: the number of updates in the recipe.
-        dev: the update of the last evaluation, and the perplexity of the development set at this update. `None`
-            without an evaluation.
+        dev: the update of the last evaluation, and the perplexity of the development set at this update. `None` if
+            there was no evaluation.
         device: the kind of device; empty if it is unknown.
-        init: the name and the fingerprint of the model with whose weights training began. `None` without such a model.
+        init: the name and the fingerprint of the model with whose weights training began. `None` if training began with
+            random weights.
         languages: source and target, as given to `vaswani prepare`. The target is `TREES` if the model parses.
     """
 
@@ -166,7 +167,7 @@ def build_card(
 
     Raises:
         FileNotFoundError: see `read_run`.
-        ValueError: see `read_run`. Also, if the scores belong to another model.
+        ValueError: see `read_run`. This error is also raised if the scores belong to another model.
     """
     run = read_run(folder, model)
     text = text or CardText()

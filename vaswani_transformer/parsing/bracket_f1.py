@@ -28,7 +28,7 @@ class BracketScore:
     gold: int = 0  # brackets of the gold trees
     predicted: int = 0  # brackets of the predicted trees
     sentences: int = 0  # sentences with at least one word that is not punctuation
-    exact: int = 0  # sentences in which all brackets of both trees are matched
+    exact: int = 0  # sentences whose two trees have exactly the same brackets
 
     def __add__(self, other: "BracketScore") -> "BracketScore":
         return BracketScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))

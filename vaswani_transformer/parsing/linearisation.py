@@ -31,8 +31,8 @@ def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
 def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
     """Return a tree over exactly `leaves` (at least one) that is built from `symbols`.
 
-    The k-th symbol that is not a bracket stands for the k-th leaf. All sequences of symbols are accepted. Faults are
-    repaired by these rules:
+    The k-th symbol that is not a bracket stands for the k-th leaf. All sequences of symbols are accepted. These rules
+    repair faults:
 
     - If a word comes before all brackets, a TOP is put around everything.
     - If the root is closed before the last word, this closing bracket is left out.
