@@ -4,9 +4,9 @@
     python scripts/run.py multi30k_raw --folder FOLDER --seed 1
     python scripts/run.py table3_reduced --folder FOLDER/tatoeba_en_de --rows base C1 C4
 
-Start it in the root of the repository. The same command continues a run that was interrupted. Options that are not
+Start the program in the root of the repository. The same command continues an interrupted run. Options that are not
 listed below go to `vaswani train`, such as --accumulation_steps 4, which needs less memory. The number of processes
-changes the time and the draws of dropout, nothing else.
+changes only the time and the random numbers of dropout.
 """
 
 import argparse

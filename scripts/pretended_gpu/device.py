@@ -27,7 +27,7 @@ WAITS = {  # operations after which the host waits, for the result or for its si
     aten._unique2, aten.unique_dim, aten.unique_consecutive,
 }  # fmt: skip
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
-FREE = {  # operations that start no kernel, besides views
+FREE = {  # operations that start no kernel; views start none either
     aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.detach, aten.alias,
     aten.lift_fresh, aten._unsafe_view, aten._reshape_alias, aten.set_, aten.is_pinned, aten._local_scalar_dense,
 }  # fmt: skip
