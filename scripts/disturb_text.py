@@ -6,8 +6,8 @@
 The file disturbed_text.json lists corpora, with a number of copies for each corpus. For each corpus, the script reads
 FOLDER/CORPUS/train.en and train.de. It disturbs each copy of the text differently, and writes all copies to
 OUTPUT/CORPUS/train.en and train.de. The same text and settings give the same bytes. OpusTrainer makes most of the
-changes. Most changes are the same in source and target. Typing errors, title case, lower case and curly quotes change only the
-source, because a translation should not copy them.
+changes. Most changes are the same in source and target. Typing errors, title case, lower case and curly quotes change
+only the source, because a translation should not copy them.
 """
 
 # ruff: noqa: RUF001 - the strings contain quotation marks that look alike, on purpose
