@@ -67,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = args.parser._option_string_actions
         near = [found for name in options for found in get_close_matches(name, known, n=1, cutoff=0.63)]
         advice = f"; did you mean {' '.join(near)}?" if near else ""
+        if not options and "--input" in known:
+            advice = "; text is read from --input FILE, or from standard input"
         args.parser.error(
             f"unrecognized arguments: {' '.join(unknown)}{advice}. vaswani_transformer/translation/you_know.md has the "
             f"options of other toolkits."

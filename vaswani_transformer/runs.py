@@ -161,6 +161,8 @@ def find_model(path: Path) -> Path:
         raise FileNotFoundError(
             f"the run {path} has no checkpoint and no {MODEL_FOLDER}/config.json yet: train until it has one."
         )
+    if missing and (folder / "adapter_config.json").exists():
+        raise FileNotFoundError(f"{folder} holds an adapter of peft: save merge_and_unload() of it, and its tokenizer.")
     if missing:
         raise FileNotFoundError(
             f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "

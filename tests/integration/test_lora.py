@@ -6,6 +6,7 @@ from safetensors import safe_open
 from torch.nn.functional import cross_entropy
 
 from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.runs import find_model
 
 peft = pytest.importorskip("peft")
 
@@ -79,6 +80,8 @@ def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     loaded = peft.PeftModel.from_pretrained(base(), tmp_path)
     assert isinstance(loaded, peft.PeftModelForSeq2SeqLM)
     assert torch.equal(score(loaded).logits, score(adapted).logits)
+    with pytest.raises(FileNotFoundError, match="holds an adapter of peft: save merge_and_unload"):
+        find_model(tmp_path)
 
 
 def test_the_adapter_of_embeddings_is_scaled_like_the_embeddings(base):
