@@ -97,7 +97,7 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
     ("words", "message"),
     [
         (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
-        (["translate", "--model", "a", "Hello."], "Hello.; text is read from --input FILE, or from standard input"),
+        (["translate", "--model", "a", "Hello."], "unrecognized arguments: Hello.; text is read from --input"),
         (["prepare", "--output", "-"], "argument --output: expected a path, got '-'"),
         (["align", "--model", "a"], "the following arguments are required: --source, --target"),
         ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave --copy_words"),
