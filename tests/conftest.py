@@ -252,6 +252,6 @@ def metric_modules(tmp_path_factory):
 
 
 def forget_metric_modules() -> None:
-    """Remove the imported modules of metrics, so that the next import reads them from the folder that is set then."""
+    """Remove the imported modules of metrics, so that the next import reads them from the folder in use by then."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "evaluate_modules"]:
         del sys.modules[name]

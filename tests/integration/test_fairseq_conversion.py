@@ -115,7 +115,7 @@ def reference():
 
 @pytest.fixture
 def write_checkpoint(tmp_path, reference):
-    """A function that writes a checkpoint and its dictionaries, and returns the checkpoint's path."""
+    """Return a function that writes a checkpoint and its dictionaries, and returns the checkpoint's path."""
 
     def write(content=None, *, pieces=PIECES):
         folder = tmp_path / "fairseq"
@@ -249,7 +249,7 @@ def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):
     words = read_dictionary(tmp_path / "dict.txt")
     assert words == ["<s>", "<pad>", "</s>", "<unk>", *PIECES]
     tokenizer = build_tokenizer(words)
-    # The texts have unknown words, an unfinished word at the end, and a word that contains the characters of </s>.
+    # The texts have unknown words, a last word that ends in @@, and a word that contains the characters of </s>.
     for text in ("ein klein@@ er Hund .", "Katze Hund x@@", "a</s>b @@ ein", "  ein\tHund  "):
         ids = tokenizer(text).input_ids
         assert ids == [words.index(word) if word in words else 3 for word in text.split()] + [EOS]

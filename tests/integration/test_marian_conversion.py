@@ -28,7 +28,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def build_marian_model():
-    """A function that builds a tiny MarianMTModel with the settings of OPUS-MT. No bias is 0, no norm weight is 1."""
+    """Return a function that builds a tiny MarianMTModel like those of OPUS-MT. No bias is 0, no norm weight is 1."""
 
     def build(*, vocab_size: int = 37, **changes) -> MarianMTModel:
         torch.manual_seed(0)
@@ -62,7 +62,7 @@ def build_marian_model():
 
 @pytest.fixture(scope="module")
 def marian_folder(build_marian_model, tmp_path_factory):
-    """A folder with a MarianMT model and its two sentencepiece models, in the files that OPUS-MT has on the Hub."""
+    """Return a folder with a MarianMT model and its two sentencepiece models, with the file names of OPUS-MT."""
     folder = tmp_path_factory.mktemp("marian")
     pairs = list(generate_pairs(split="train", num_pairs=300))
     vocabulary = {"</s>": 0, "<unk>": 1}
@@ -109,15 +109,15 @@ def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_mar
     assert model.config.tie_word_embeddings == (not shape.startswith("not"))
     lengths = set()
     # No word may come twice, because an untrained model would otherwise repeat one word for ever.
-    once = {"no_repeat_ngram_size": 1}
-    for options in ({}, once | {"num_beams": 1}, once | {"length_penalty": 2.0, "renormalize_logits": False}):
+    no_repeat = {"no_repeat_ngram_size": 1}
+    for options in ({}, no_repeat | {"num_beams": 1}, no_repeat | {"length_penalty": 2.0, "renormalize_logits": False}):
         expected = marian.generate(**batch, **options)
         assert model.generate(**batch, **options).tolist() == expected.tolist()
         lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
     assert len(lengths) > 2  # some translations end before the limit, at different lengths
 
 
-def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
+def test_a_marian_model_converted_to_ours_and_back_is_bitwise_equal(build_marian_model):
     marian = build_marian_model()
     back = conversion.to_marian(conversion.from_marian(marian))
     assert_close(back.state_dict(), marian.state_dict())

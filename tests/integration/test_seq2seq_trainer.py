@@ -24,7 +24,7 @@ from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, load
 
 PAIRS = PAIRS[:40]
 pytestmark = pytest.mark.usefixtures("metric_modules")
-# The label smoothing may be set in the model or in the trainer.
+# Label smoothing may be set in the model or in the trainer.
 SIDES = {"model": {"label_smoothing": 0.1}, "trainer": {"label_smoothing": 0.0, "label_smoothing_factor": 0.1}}
 
 
@@ -136,7 +136,9 @@ def test_evaluations_use_the_fast_search_although_the_trainer_passes_labels(toke
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 
 
-def test_label_smoothing_of_the_trainer_replaces_that_of_the_model_also_in_evaluations(tokenizer, dataset, tmp_path):
+def test_label_smoothing_of_the_trainer_overrides_the_setting_of_the_model_also_in_evaluations(
+    tokenizer, dataset, tmp_path
+):
     found, losses = [], []
     for settings in (SIDES["trainer"], SIDES["trainer"] | {"label_smoothing": 0.3}, SIDES["model"]):
         trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
@@ -155,7 +157,7 @@ def test_label_smoothing_of_the_trainer_replaces_that_of_the_model_also_in_evalu
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp_path, side):
+def test_the_number_of_accumulation_steps_does_not_change_an_update(tokenizer, dataset, tmp_path, side):
     learned = []
     for batch_size, accumulation_steps in [(8, 1), (1, 8)]:
         trainer = build_trainer(
@@ -179,9 +181,9 @@ def test_a_resumed_run_ends_like_an_uninterrupted_run(tokenizer, dataset, tmp_pa
     settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 1, "by_tokens": by_tokens}
     whole = build_trainer(tmp_path, tokenizer, dataset, **settings)
     whole.train()
-    per_epoch = len(whole.get_train_dataloader())
-    assert 1 < per_epoch < 6
-    for stop in (per_epoch, per_epoch + 1):  # after the first epoch, inside the second
+    epoch_length = len(whole.get_train_dataloader())
+    assert 1 < epoch_length < 6
+    for stop in (epoch_length, epoch_length + 1):  # after the first epoch, and inside the second
         resumed = build_trainer(tmp_path, tokenizer, dataset, **settings)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
         assert resumed.state.global_step == 8
@@ -204,8 +206,8 @@ def test_the_batches_of_all_processes_make_up_the_planned_updates(num_processes,
         batches_by_process.append(list(sampler))
         assert len(batches_by_process[-1]) == len(sampler) == len(plan) * accumulation_steps
     for number, rows in enumerate(plan):
-        of_update = slice(number * accumulation_steps, (number + 1) * accumulation_steps)
-        parts = [part for batches in batches_by_process for part in batches[of_update]]
+        in_update = slice(number * accumulation_steps, (number + 1) * accumulation_steps)
+        parts = [part for batches in batches_by_process for part in batches[in_update]]
         assert all(parts)
         if len(rows) >= len(parts):
             assert sorted(row for part in parts for row in part) == sorted(rows)
@@ -214,7 +216,7 @@ def test_the_batches_of_all_processes_make_up_the_planned_updates(num_processes,
 
 
 def test_each_batch_holds_the_pairs_of_its_planned_update(tokenizer, dataset, tmp_path):
-    shuffled = dataset.shuffle(seed=3)  # a shuffled data set keeps its columns in order, and maps row numbers
+    shuffled = dataset.shuffle(seed=3)  # it keeps the stored order, and maps row numbers to it
     lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
     for settings, seed in (({"seed": 3}, 3), ({"seed": 3, "data_seed": 4}, 4)):
         loader = build_trainer(tmp_path, tokenizer, shuffled, by_tokens=True, **settings).get_train_dataloader()

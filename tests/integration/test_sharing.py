@@ -24,7 +24,7 @@ from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
-# The code that is uploaded with a model. A tokenizer needs no code.
+# The files of code that are uploaded with a model. A tokenizer needs no code.
 CODE = {path.name for path in (Path(cli.__file__).parent / "model").glob("*_vaswani.py")}
 CONFIGS = {"config.json", "example.json", "generation_config.json", "tokenizer_config.json"}
 FILES = {"README.md", "model.safetensors", "tokenizer.json", *CONFIGS, *CODE}
@@ -32,7 +32,7 @@ FILES = {"README.md", "model.safetensors", "tokenizer.json", *CONFIGS, *CODE}
 
 @pytest.fixture(scope="module")
 def run(build_translator, tmp_path_factory):
-    """The folder of a finished run, with an untrained model."""
+    """Return the folder of a finished run, with an untrained model."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     model, tokenizer = build_translator(SENTENCES * 3)
     model.config.custom_pipelines = custom_pipelines("translation_en_to_de")
@@ -47,7 +47,7 @@ def run(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def hostile(run, tmp_path):
-    """A copy of the run that also holds files and values that must not be uploaded."""
+    """Return a copy of the run that also holds files and values that must not be uploaded."""
     folder = tmp_path / "hostile"
     shutil.copytree(run, folder)
     model = folder / "model"
@@ -76,7 +76,7 @@ def hostile(run, tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A running stand-in, which this process takes for the Hub."""
+    """Yield a running stand-in for the Hub. This process uses it as the Hub."""
     with running_hub() as hub:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # it may be set in the environment
@@ -132,7 +132,7 @@ def test_a_run_that_was_continued_does_not_upload_its_outdated_card(run, tmp_pat
     assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
 
 
-def test_an_upload_without_card_login_or_hub_or_to_a_public_repository_in_place_of_a_private_one_is_refused(
+def test_an_upload_is_refused_without_a_card_a_login_or_the_hub_and_if_private_is_asked_of_a_public_repository(
     run, hub, tmp_path, monkeypatch, capsys
 ):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
@@ -302,7 +302,7 @@ def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path
     assert (
         results["other languages"] == "ValueError: this model translates from en to de; src_lang is fr, tgt_lang is ja."
     )
-    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # without the package there is no engine
+    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # classes of the saved code
     assert results["hidden"]
-    assert results["removed tasks"]  # the code of the model has not changed this list of transformers
+    assert results["removed tasks"]  # the code of the model has left REMOVED_TASKS unchanged
     assert results["with the package"] == [expected, expected, True, False, False]

@@ -35,7 +35,7 @@ def die(*args):
 
 
 def before_update(number, act):
-    """Return a context manager. In its block, training calls `act(parts)` before update `number`, counted from 1."""
+    """Return a context manager in whose block training calls `act(parts)` before update `number`, counted from 1."""
     run_update = loop.run_update
     calls = itertools.count(1)
 
@@ -67,7 +67,7 @@ def names_in(folder):
 
 @pytest.fixture(scope="module")
 def whole(tiny_data, tmp_path_factory):
-    """The folder of a run that was never stopped."""
+    """Return the folder of a run that was never stopped."""
     run = tmp_path_factory.mktemp("whole")
     train(TINY, tiny_data, run, log_interval=3)
     return run
@@ -75,7 +75,7 @@ def whole(tiny_data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped_run(tiny_data, tmp_path_factory):
-    """The folder of a run that stopped after update 6, with checkpoints of updates 4 and 6."""
+    """Return the folder of a run that stopped after update 6, with checkpoints of updates 4 and 6."""
     run = tmp_path_factory.mktemp("stopped")
     train_until_save(3, TINY, tiny_data, run, log_interval=3)
     return run
@@ -111,7 +111,7 @@ def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
         assert torch.equal(tensor, ((saved[0][name].double() + saved[1][name].double()) / 2).float())
 
 
-def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_data, tmp_path):
+def test_a_run_that_was_stopped_twice_ends_like_an_uninterrupted_run(whole, tiny_data, tmp_path):
     # Each start has a new clock, which begins at 0 and moves by a second each time it is read.
     for num_stops in range(3):
         with patch.object(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_d
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_run_stopped_by_sigterm_finishes_its_update_and_saves_and_can_be_continued_exactly(
+def test_after_sigterm_a_run_finishes_its_update_saves_and_can_be_continued_exactly(
     whole, tiny_data, tmp_path, num_workers
 ):
     def stop_all(parts):
@@ -155,11 +155,11 @@ def test_checkpoints_may_be_several_epochs_apart(tiny_data, tmp_path):
 
 def test_the_log_is_written_to_disk_before_its_checkpoint(tiny_data, tmp_path, file_calls):
     train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1)
-    named = file_calls.index("rename checkpoints/partial-step-00000002")
-    assert "sync log.jsonl" in file_calls[:named]
+    rename_index = file_calls.index("rename checkpoints/partial-step-00000002")
+    assert "sync log.jsonl" in file_calls[:rename_index]
 
 
-def test_a_run_whose_log_was_cut_continues_and_still_has_a_cost_and_a_card(copy_of_stopped, whole, tiny_data):
+def test_a_run_continues_with_a_truncated_log_and_cost_and_card_still_read_it(copy_of_stopped, whole, tiny_data):
     run = copy_of_stopped
     os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
@@ -216,7 +216,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(name, copy_of_stopped, whole, tiny_data, capsys):
+def test_a_warning_names_a_damaged_checkpoint_and_the_previous_checkpoint_is_used(
+    name, copy_of_stopped, whole, tiny_data, capsys
+):
     run = copy_of_stopped
     DAMAGES[name](run / "checkpoints" / "step-00000006" / name)
     assert_ends_as(whole, tiny_data, run)
@@ -235,7 +237,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused_and_keeps_its_checkpoints
     assert names_of_resumable(copy_of_stopped) == ["step-00000004", "step-00000006"]
 
 
-def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_path):
+def test_a_continued_run_does_not_repeat_lines_logged_after_the_last_checkpoint(tiny_data, tmp_path):
     with before_update(4, die), pytest.raises(KeyboardInterrupt):
         train(TINY, tiny_data, tmp_path, log_interval=1)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == [1, 2, 3]
@@ -244,7 +246,7 @@ def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="needs a C++ compiler")
-def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_data, tmp_path, monkeypatch):
+def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_result(tiny_data, tmp_path, monkeypatch):
     recipe = replace(WITHOUT_DROPOUT, num_updates=4, num_averaged_checkpoints=1)
     folders = plain, compiled = tmp_path / "plain", tmp_path / "compiled"
     parts = build_run(recipe, tiny_data, plain, log_interval=1)
@@ -291,15 +293,15 @@ def test_a_run_does_not_continue_with_other_settings_or_other_data(stopped_run, 
 
 
 @pytest.fixture
-def launched_for_bf16(monkeypatch):
-    """The environment in which `accelerate launch --mixed_precision bf16` starts a process."""
+def bf16_environment(monkeypatch):
+    """Set the environment in which `accelerate launch --mixed_precision bf16` starts a process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_the_precision_of_the_launcher_is_used(launched_for_bf16, tiny_data, tmp_path, capsys):
+def test_the_precision_of_the_launcher_is_used(bf16_environment, tiny_data, tmp_path, capsys):
     parts = build_run(replace(TINY, num_updates=1), tiny_data, tmp_path)
     assert parts.model.config._attn_implementation == HALF_PRECISION
     loop.train(parts)
@@ -323,7 +325,7 @@ def test_short_first_orders_the_first_epoch_by_length(tiny_data, tmp_path):
     assert first_epoch[True] == sorted(first_epoch[False]) != first_epoch[False]
 
 
-def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch(tiny_data, tmp_path):
+def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_path):
     for tokens_per_batch, expected in ((160, 1), (25_000, 6)):
         parts = build_run(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
         assert parts.accumulation_steps == expected
@@ -332,7 +334,7 @@ def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        # A launcher for GPUs sets WORLD_SIZE, but here are no GPUs.
+        # A launcher for GPUs sets WORLD_SIZE, but this machine has none.
         ("WORLD_SIZE", "3", r"started 3 processes, .* each knows of 1\. .* ACCELERATE_USE_CPU=true"),
         ("ACCELERATE_USE_DEEPSPEED", "true", "the launcher asks for DEEPSPEED, but each process"),
     ],
@@ -355,7 +357,7 @@ def test_a_damaged_or_missing_file_of_the_data_is_refused_by_name(tiny_data, tmp
 
 
 def build_spoilt(updates, *args, **options):
-    """Return the parts of a run in which a gradient is NaN in each update whose number, from 1, is in `updates`."""
+    """Return the parts of a run. In the updates with a number (from 1) in `updates`, a gradient is NaN."""
     parts = build_run(*args, **options)
 
     def spoil(gradient):

@@ -137,7 +137,8 @@ def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(transl
 def test_sub_words_inside_a_word_carry_the_continuation_mark(translator):
     maps = collect_attention(*translator, "The zebra, gone.", "Das")
     pieces = maps.source_tokens
-    assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"  # no token joins a space with "z" or "g"
+    # No token joins a space with "z" or "g", so both spaces are tokens and are shown.
+    assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"
     assert sum(not piece.startswith(CONTINUATION) for piece in pieces) == 6
     assert maps.by_words().source_tokens == ["The", "zebra", ",", "gone", ".", "</s>"]
 
@@ -165,10 +166,12 @@ def test_sub_words_of_sentencepiece_and_fairseq_are_joined_into_words():
 def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(translator, side, monkeypatch):
     model, tokenizer = translator
     texts = {"source": "The law", "target": "The law"}
-    number = len(tokenizer("The law").input_ids)
-    monkeypatch.setattr(attention_maps, "MOST_TOKENS", number)
-    assert len(collect_attention(model, tokenizer, **texts).source_tokens) == number
-    with pytest.raises(ValueError, match=f"sentences of up to {number} tokens, .* got {number + 1} tokens: shorten"):
+    num_tokens = len(tokenizer("The law").input_ids)
+    monkeypatch.setattr(attention_maps, "MOST_TOKENS", num_tokens)
+    assert len(collect_attention(model, tokenizer, **texts).source_tokens) == num_tokens
+    with pytest.raises(
+        ValueError, match=f"sentences of up to {num_tokens} tokens, .* got {num_tokens + 1} tokens: shorten"
+    ):
         collect_attention(None, tokenizer, **texts | {side: "The law law"})
 
 
@@ -186,14 +189,14 @@ def test_a_line_has_the_colour_of_its_head_and_the_opacity_of_its_weight():
     weights = np.array([[[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]] * 4)
     lines = drawn_lines(draw_attention(["a", "b"], ["x", "y", "z"], weights, heads=[3, 1]))
     assert sorted(lines[0].get_colors()[:, 3].tolist()) == [0.25, 0.75, 1.0]
-    assert [to_hex(of_head.get_colors()[0]) for of_head in lines] == [head_colours(4)[3], head_colours(4)[1]]
+    assert [to_hex(head_lines.get_colors()[0]) for head_lines in lines] == [head_colours(4)[3], head_colours(4)[1]]
 
 
 def test_a_single_query_can_be_drawn():
     words = ["a", "b"], ["x", "y"], random_rows(2, 2, 2)
     figure, titled = (draw_attention(*words, query_word=1, title=title) for title in (None, "t"))
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
-    # 2 heads x 2 keys have a cell each. One patch marks the word, and 2 are in the legend.
+    # Each of 2 heads has a patch for each of 2 keys. One patch marks the query word, and the legend has 2.
     assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
@@ -258,9 +261,9 @@ def test_kind_layer_heads_and_word_of_a_drawing_can_be_chosen(maps, tmp_path, vi
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        ({"layer": 3}, "Encoder self-attention has no layer 4: choose a number from 1 to 3"),
-        ({"kind": "cross", "layer": 2}, "Encoder-decoder attention has no layer 3: choose a number from 1 to 2"),
-        ({"heads": [0, 4]}, "has no head 5: choose a number from 1 to 4"),
+        ({"layer": 3}, "Encoder self-attention has no layer 4: choose a num_tokens from 1 to 3"),
+        ({"kind": "cross", "layer": 2}, "Encoder-decoder attention has no layer 3: choose a num_tokens from 1 to 2"),
+        ({"heads": [0, 4]}, "has no head 5: choose a num_tokens from 1 to 4"),
         ({"word": "cat"}, "the sentence has no word 'cat' to draw: choose one of "),
     ],
 )
@@ -273,7 +276,7 @@ def test_drawing_a_missing_layer_head_or_word_is_refused(maps, tmp_path, view, m
 
 
 class Page(HTMLParser):
-    """A parsed page: the attributes of its elements, and the text of each element under its tag + id."""
+    """A parsed page: its `attributes` as (tag, name, value), and `texts` with the key tag + id of the element."""
 
     def __init__(self, page):
         super().__init__()
@@ -336,7 +339,7 @@ def test_the_page_opens_on_the_head_with_the_strongest_links_or_on_the_requested
 def test_self_attention_links_join_different_words(maps):
     links = maps.word_links("encoder", 2)
     assert links[3, 0, 1] == maps.encoder[2, 3, 0, 1] ** 2
-    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # none from a word to itself, or from "." and "</s>"
+    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # no link from a word to itself, or from "." and "</s>"
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 

@@ -1,4 +1,4 @@
-"""An engine computes what `forward` computes, with the weights that the model had when it was built."""
+"""An engine computes what `forward` computes, with the weights that the model had when the engine was built."""
 
 import copy
 import pickle
@@ -44,8 +44,8 @@ CONFIGS = {
     "eager": {"attention": "eager"},
 }
 # The largest allowed |actual - expected| / |expected|, over all rows of a step together. In bfloat16, one of twelve
-# rows differed by 0.34 of its norm on one processor, because attention was nearly tied. Logits after other words would
-# differ by more.
+# rows differed by 0.34 of its norm on one processor, because attention was nearly tied. If an engine confused rows or
+# words, the logits would differ by more than the tolerance.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
 DTYPES = list(TOLERANCES)
 # Only `forward` returns hidden states, so with these options no engine decodes.
@@ -111,7 +111,7 @@ def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, d
     ],
     ids=["beam", "greedy", "prompt"],
 )
-def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, source, options):
+def test_a_search_finds_the_same_translations_with_an_engine_as_with_forward(build_ending_model, source, options):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
     engine = model.build_engine()
     expected = model.generate(source, **options, **RECORDED)
@@ -122,7 +122,7 @@ def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, so
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
 
 
-# The keys of a search
+# Keys that an engine appends or evicts
 
 
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
@@ -135,7 +135,7 @@ def test_appending_hidden_keys_to_the_source_changes_nothing(model, length, coun
 
 
 def test_keys_that_no_beam_continues_are_evicted(model, monkeypatch):
-    monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)  # evict keys in this short search, too
+    monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)  # otherwise a search this short evicts no keys
     monkeypatch.setattr(engine_steps, "ROOM", 1)  # reserve little memory, so that it grows often
     evict = EngineSteps._evict_keys
     evicted = []
@@ -153,11 +153,11 @@ def test_keys_that_no_beam_continues_are_evicted(model, monkeypatch):
     assert min(evicted) > 0
 
 
-# A snapshot
+# The weights of an engine
 
 
 def write_data(model, new):
-    """Copy the weights of `new` through `.data`, because PyTorch does not count such writes as new versions."""
+    """Copy the weights of `new` into `model` through `.data`. Such writes do not raise PyTorch's version counters."""
     for parameter, other in zip(model.parameters(), new.parameters(), strict=True):
         parameter.data.copy_(other)
 
@@ -217,7 +217,7 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(model):
     assert model.lm_head.weight.grad.isfinite().all()
 
 
-def test_a_call_reads_the_embeddings_of_the_model_and_a_built_engine_copies_them(model, monkeypatch):
+def test_generate_reads_the_embeddings_in_place_and_build_engine_copies_them(model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
     keep = Products.keep
     kept = []
@@ -266,7 +266,7 @@ def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_t
     assert pipe(["a dog runs"]) != [{"translation_text": before[0][0].text}]
 
 
-# Models that need their `forward`
+# Models for which no engine can be built
 
 
 def add_hook(model):
@@ -307,7 +307,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
-def test_a_model_with_an_obstacle_is_searched_by_its_forward(build_tiny_model, change, reason):
+def test_a_model_without_an_engine_decodes_by_its_forward(build_tiny_model, change, reason):
     model = build_tiny_model(noise=0.4, dropout=0.0)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True}
     assert find_obstacle(model) is None
@@ -320,7 +320,7 @@ def test_a_model_with_an_obstacle_is_searched_by_its_forward(build_tiny_model, c
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
-def test_global_hooks_autocast_and_other_kernels_are_obstacles(model):
+def test_global_hooks_autocast_and_other_kernels_prevent_an_engine(model):
     with torch.autocast("cpu", torch.bfloat16):
         assert find_obstacle(model) == "autocast is enabled"
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
@@ -341,7 +341,7 @@ def test_logits_that_a_hook_has_seen_are_not_overwritten(model):
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
-def test_hooks_that_record_attentions_are_no_obstacle(model):
+def test_hooks_that_record_attentions_do_not_prevent_an_engine(model):
     model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
     assert any(module._forward_hooks for module in model.modules())  # transformers does not remove its hooks
     assert find_obstacle(model) is None
@@ -368,7 +368,7 @@ class LaterNorm(Residual):
 
 class ScaledEmbedding(TokenEmbedding):
     def forward(self, input_ids):
-        return super().forward(input_ids) + 0.02  # too little to show in bfloat16
+        return super().forward(input_ids) + 0.02  # too small a change to show in bfloat16
 
 
 class CappedLogits(VaswaniForConditionalGeneration):
@@ -381,7 +381,7 @@ class CappedLogits(VaswaniForConditionalGeneration):
 class BiasedAttention(MultiHeadAttention):
     def _find_kernel(self, **kwargs):
         def attend(module, q, k, v, mask, **options):
-            options["scaling"] *= 3  # changes the attention weights but not their sum, as a bias would
+            options["scaling"] *= 3  # changes the attention weights but not their sum, as a bias on the scores would
             return eager_attention(module, q, k, v, mask, **options)
 
         return attend
@@ -451,7 +451,7 @@ def test_a_model_is_compared_with_its_engine_again_after_a_function_of_the_layer
     assert model.find_engine() is None
 
 
-def test_a_memory_error_does_not_count_as_a_difference(model, monkeypatch):
+def test_a_memory_error_while_comparing_with_an_engine_is_raised_and_the_next_call_tries_again(model, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("vaswani_transformer.engine.engine.Engine", mock.Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):

@@ -33,7 +33,7 @@ to_lines = partial(format_lines, is_numbered=True, is_scored=True)
 
 
 class Killed(BaseException):
-    """Stands for the death of a process. Handlers of `Exception` do not catch it."""
+    """The death of a process, played by an exception that handlers of `Exception` do not catch."""
 
 
 class Reverser:
@@ -57,8 +57,8 @@ class Reverser:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    # A window of a file then has `Reverser.tokens_per_batch` = 7 lines: the 23 lines make windows of 7, 7, 7 and 2.
-    # `read_file_windows` yields 4 lines at a time.
+    # Without a minimum, a window of a file has as many lines as `Reverser.tokens_per_batch`, so the 23 lines make
+    # windows of 7, 7, 7 and 2. `read_file_windows` yields 4 lines at a time.
     monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)
     monkeypatch.setattr(file_translation, "LINES_PER_STREAM_WINDOW", 4)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -97,12 +97,12 @@ def translate_together(translators, paths):
     with ThreadPoolExecutor(len(translators)) as pool:
         futures = [pool.submit(work, *numbered) for numbered in enumerate(translators)]
     for future in futures:
-        with contextlib.suppress(threading.BrokenBarrierError):  # the error of a thread that waits for another one
+        with contextlib.suppress(threading.BrokenBarrierError):  # raised in threads that wait for the failed one
             future.result()
 
 
 def assert_done(output):
-    """Fail unless the output holds the whole translation and its folder nothing else."""
+    """Fail unless the output holds the whole translation and is the only file in its folder."""
     assert output.read_text(encoding="utf-8") == EXPECTED
     assert list(output.parent.iterdir()) == [output]
 
@@ -122,7 +122,8 @@ def test_an_empty_file_gives_an_empty_file(paths):
 def run_and_die(paths, line_number):
     """Translate in a child process that dies, without any clean-up, before it executes line number `line_number`.
 
-    Only executed lines of `translation.files` are counted. Return False if the translation ended earlier.
+    Only executed lines of `translation.files` are counted. Return True if the process died, and False if the
+    translation ended before.
     """
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -142,8 +143,9 @@ def run_and_die(paths, line_number):
     os._exit(0)
 
 
-def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
-    # Every fifth executed line of code is tried, which covers all stages, down to the removal of the folder.
+def test_a_process_that_dies_at_any_line_of_code_loses_only_its_present_window(paths, tmp_path):
+    # Each run dies at a line of code that is executed five lines later than in the run before. So all stages are
+    # covered, down to the removal of the folder.
     line_number, dies = 0, True
     while dies:
         line_number += 5
@@ -161,10 +163,10 @@ def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
 
 
 DAMAGE = {
-    "a bit": lambda one, other: one.write_bytes(bytes([one.read_bytes()[0] ^ 1]) + one.read_bytes()[1:]),
-    "a lost end": lambda one, other: one.write_bytes(one.read_bytes()[:-3]),
-    "no content": lambda one, other: one.write_bytes(b""),
-    "the content of another window": lambda one, other: one.write_bytes(other.read_bytes()),
+    "a flipped bit": lambda path, other: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+    "a lost end": lambda path, other: path.write_bytes(path.read_bytes()[:-3]),
+    "no content": lambda path, other: path.write_bytes(b""),
+    "the content of another window": lambda path, other: path.write_bytes(other.read_bytes()),
 }
 
 
@@ -261,7 +263,7 @@ def test_processes_take_the_windows_in_turn(paths):
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 9), (1, 4)])
-def test_a_different_number_of_processes_may_continue(paths, before, after):
+def test_a_different_number_of_processes_may_continue_the_work(paths, before, after):
     with pytest.raises(Killed):
         translate_together([Reverser(lives=7), *(Reverser(lives=3) for _ in range(before - 1))], paths)
     finished = finished_sentences(paths[1])
@@ -348,7 +350,7 @@ def test_a_file_is_read_in_full_windows(paths):
     assert list(read_file_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
 
 
-def test_the_error_about_a_line_of_a_stream_that_is_not_utf_8_names_it():
+def test_the_error_about_a_stream_that_is_not_utf_8_names_the_line():
     file = io.BytesIO(b"one\ntwo\ncaf\xe9\nfour\n")
     with pytest.raises(ValueError, match="input, line 3: not UTF-8 at byte offset 3"):
         list(read_windows(file, name="input"))

@@ -21,7 +21,7 @@ from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, agree
 from vaswani_transformer.translation.ensemble import Ensemble
 
 START, PAD, END = 0, 1, 2
-# Sentences of 2, 5, 7 and 4 tokens with </s>.
+# Sentences of 2, 5, 7 and 4 tokens, </s> included.
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
 LENGTHS = [2, 5, 7, 4]
 
@@ -46,7 +46,7 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 @pytest.fixture(scope="module")
 def model(build_tiny_model):
-    """Return a model that rarely ends a translation. Its distributions are uneven, so that beams make a difference."""
+    """Return a model that rarely ends a translation. Noise makes its distributions uneven, so the beam size matters."""
     model = build_tiny_model(**SMALL)
     model.generation_config.max_length_offset = 4
     return model
@@ -64,11 +64,11 @@ def brief(build_ending_model):
     return build_ending_model(end_bias=4.0, max_length_offset=9, decoder_layers=2)
 
 
-# Caches that do not work, as may happen with another version of transformers
+# Caches that do not work, as those of another version of transformers may do
 
 
 def forget_first_token(layer):
-    """Return the name of a method of caches, and a replacement that returns zeros as the keys of the first token."""
+    """Return the name of a cache's method, and a replacement for it that sets the keys of the first token to zero."""
     update = layer.update
 
     def update_and_forget(self, *args, **kwargs):
@@ -79,7 +79,7 @@ def forget_first_token(layer):
 
 
 def forget_positions(layer):
-    """Return the name of a method of caches, and a replacement that always returns a length of 0."""
+    """Return the name of a cache's method, and a replacement for it that always returns a length of 0."""
     return "get_seq_length", lambda self, *_: 0
 
 
@@ -108,7 +108,7 @@ def test_a_cache_that_changes_the_logits_is_detected_and_not_used(build_tiny_mod
     assert f"in transformers {transformers.__version__} and torch {torch.__version__}" in warnings[0]
 
 
-def test_a_cache_may_be_passed_under_either_of_two_names_and_unknown_names_are_refused(build_tiny_model):
+def test_a_cache_may_be_passed_as_past_key_values_or_cache_and_unknown_arguments_are_refused(build_tiny_model):
     model = build_tiny_model(**SMALL)
     ids = torch.tensor([[START, 5, 6]])
     expected = model(SOURCE[:1], decoder_input_ids=ids).logits[:, -1]
@@ -175,7 +175,7 @@ def test_logits_that_forbid_different_words_do_not_agree():
     assert not agree(logits, torch.tensor([[0.0, -torch.inf]]))
 
 
-# The best of many
+# Finding the best sums of a score and a log-probability
 
 
 @pytest.mark.parametrize("count", [1, 8, 42, 300])
@@ -193,13 +193,15 @@ def test_find_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, v
     assert torch.equal(beams * vocab_size + words, expected.indices)
 
 
-# Searches whose next words are given
+# Searches with given probabilities of the next word
 
 
 def give_words(probabilities: dict[tuple[int, ...], dict[int, float]]):
-    """Return a processor that sets the probabilities of the next word, for each sequence of previous words.
+    """Return a logits processor that sets the probabilities of the next word.
 
-    All words without a given probability share the remaining probability evenly.
+    Args:
+        probabilities: {previous words: {next word: its probability}}. Next words that are not listed share the
+            remaining probability evenly.
     """
 
     def process(input_ids, scores):
@@ -221,15 +223,15 @@ SURE = 1 - 1e-6
     ("alpha", "offset", "probabilities", "expected"),
     [
         # log P of "A A A </s>" is -1.4, and log P of "</s>" is -1. The long hypothesis wins because its log P is
-        # divided by lp(4) = 1.5. Divided by lp(3) = 1.33 it would lose.
+        # divided by lp(4) = 1.5. Divided by lp(3) = 1.33, the penalty before its </s>, it would lose.
         (
             1.0,
             2,
             {(): {END: math.exp(-1.0), A: math.exp(-1.4)}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}},
             [A, A, A, END],
         ),
-        # With a negative alpha, the bound of an open hypothesis must use its present length. With the greatest length
-        # that it may reach, the bound would be too low.
+        # With a negative alpha, the bound on the score of an open hypothesis must use the penalty at its present
+        # length. The penalty at the limit would make the bound too low.
         (-1.0, 18, {(): {END: math.exp(-2.0), A: math.exp(-1.0)}, (A,): {END: SURE}}, [A, END]),
     ],
     ids=["a winner ends exactly at the limit", "negative alpha"],
@@ -241,7 +243,7 @@ def test_no_possible_winner_is_dropped(model, alpha, offset, probabilities, expe
         length_penalty=alpha,
         max_length_offset=offset,
         logits_processor=[give_words(probabilities)],
-        renormalize_logits=True,  # otherwise a caller's processor may raise scores, and the bound fails
+        renormalize_logits=True,  # otherwise a processor may raise scores above the search's bound
     )
     assert new_tokens(found[0]) == expected
 
@@ -286,7 +288,7 @@ def test_greedy_search_stops_at_the_first_end(model, build):
     ids=lambda options: "-".join(options),
 )
 @pytest.mark.parametrize("fixture", ["brief", "endless"])
-def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha):
+def test_transition_scores_add_up_to_the_score_times_its_length_penalty(request, fixture, options, alpha):
     model = request.getfixturevalue(fixture)
     found = model.generate(SOURCE, length_penalty=alpha, num_return_sequences=3, **WITH_SCORES, **options)
     transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
@@ -299,7 +301,7 @@ def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_asking_for_fewer_translations_returns_the_first_ones(brief, count):
+def test_asking_for_fewer_translations_returns_the_best_of_them(brief, count):
     four = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
     fewer = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
     for found, expected in zip(fewer, four, strict=True):
@@ -337,7 +339,8 @@ def test_each_sentence_may_grow_to_its_limit(endless, options, side):
         assert set(row[length + 5 :]) <= {PAD}
 
 
-# Options, and a function: the length of a source -> (the length of its translation, True if </s> ends it).
+# Options, and a function that returns, for the length of a source, the length of its translation and whether it ends
+# with </s>.
 LIMITS = {
     "more new tokens": ({"max_new_tokens": 30}, lambda length: (length + 4, True)),
     "fewer new tokens": ({"max_new_tokens": 9}, lambda length: (min(9, length + 4), length + 4 <= 9)),
@@ -354,7 +357,7 @@ LIMITS = {
 
 @each_search
 @pytest.mark.parametrize(("limit", "expected"), LIMITS.values(), ids=LIMITS)
-def test_the_smallest_limit_holds(endless, options, limit, expected):
+def test_a_translation_ends_at_the_smallest_limit(endless, options, limit, expected):
     torch.manual_seed(0)
     new = map(new_tokens, endless.generate(SOURCE, **limit, **options))
     assert [(len(tokens), tokens[-1] == END) for tokens in new] == list(map(expected, LENGTHS))
@@ -362,7 +365,7 @@ def test_the_smallest_limit_holds(endless, options, limit, expected):
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_the_end_can_be_forced_at_a_smaller_limit(endless, num_beams):
-    # The first source has 2 tokens, so its limit is 2 + 4. All others are cut at 7.
+    # The first source has 2 tokens, so its translation ends after 2 + 4 tokens. All other translations end after 7.
     found = endless.generate(SOURCE, max_new_tokens=7, forced_eos_token_id=END, num_beams=num_beams)
     new = [new_tokens(row) for row in found]
     assert [(len(tokens), tokens[-1]) for tokens in new] == [(6, END), (7, END), (7, END), (7, END)]
@@ -404,7 +407,7 @@ def test_a_prompt_begins_the_translation_and_does_not_count_towards_the_limit(en
 # Batches
 
 
-# Short sentences end at the limit of their source before the others are cut at 6 tokens.
+# Translations of short sentences reach the limit of their source before the others are cut at 6 tokens.
 CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}
 
 
@@ -445,14 +448,14 @@ def test_the_end_token_may_also_be_the_padding_if_a_mask_is_given(brief, options
 
 def test_the_limit_of_an_encoded_source_without_a_mask_counts_all_its_positions(endless):
     encoded = endless.get_encoder()(SOURCE[2:3])
-    for use_cache in (True, False):  # by an engine, and by `forward`
+    for use_cache in (True, False):  # True: an engine decodes; False: `forward` does
         assert len(new_tokens(endless.generate(encoder_outputs=encoded, use_cache=use_cache)[0])) == 7 + 4
 
 
 # Precision
 
 
-def test_a_cast_model_searches_in_float32(brief):
+def test_a_model_in_bfloat16_searches_in_float32(brief):
     found = copy.deepcopy(brief).to(torch.bfloat16).generate(SOURCE, **WITH_SCORES)
     assert found.sequences_scores.dtype == torch.float32
     assert found.sequences_scores.isfinite().all()
@@ -496,7 +499,7 @@ def test_an_additional_stopping_criterion_ends_hypotheses(endless):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_given_criteria_and_processors_act_beside_those_of_the_options(endless, num_beams):
+def test_criteria_and_processors_that_the_caller_passes_are_applied(endless, num_beams):
     search = {"input_ids": SOURCE[1:2], "num_beams": num_beams}
     tokens = endless.generate(**search, stopping_criteria=[MaxLengthCriteria(max_length=4)])
     assert tokens.shape[1] == 4
@@ -530,7 +533,7 @@ def test_a_batch_of_no_sentences_is_refused(model):
         model.generate(SOURCE[:0, :4])
 
 
-def test_missing_hypotheses_are_empty(model):
+def test_hypotheses_that_the_search_cannot_find_are_empty(model):
     # The limit of one token leaves room only for </s>.
     found = model.generate(SOURCE[:1], max_length_offset=-1, num_return_sequences=3, **WITH_SCORES)
     assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
@@ -541,7 +544,7 @@ def test_missing_hypotheses_are_empty(model):
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_returned_cache_keeps_the_rows_of_finished_sentences(brief, as_dict):
     given_cache = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    # For hidden states `forward` decodes, with a cache.
+    # If hidden states are asked for, no engine decodes but `forward`, which uses a cache.
     options = {"num_beams": 2, "return_dict_in_generate": as_dict, "output_hidden_states": as_dict}
     found = brief.generate(SOURCE, **options, **given_cache)
     cache = found.past_key_values if as_dict else given_cache["past_key_values"]

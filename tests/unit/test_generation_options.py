@@ -34,7 +34,7 @@ BY_THE_SEARCH = """
     output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
     pad_token_id bos_token_id eos_token_id decoder_start_token_id forced_eos_token_id
 """.split()  # noqa: SIM905 - a list would have a line for each name
-# Fields from which transformers builds logits processors, with an example for each. The search calls them.
+# Fields from which transformers builds logits processors, with an example for each. The search calls the processors.
 BY_PROCESSORS = {
     "min_length": {"min_length": 3, "min_new_tokens": None},  # min_new_tokens would override min_length
     "min_new_tokens": {"min_new_tokens": 5},
@@ -53,7 +53,7 @@ BY_PROCESSORS = {
 }
 # Fields of sampling. transformers warns if they are given without do_sample.
 BY_SAMPLING = "temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff".split()  # noqa: SIM905
-# The fields that are not refused. The last one, a version, does not concern the search.
+# The fields that are not refused. `transformers_version` does not concern the search.
 HONOURED = {*BY_THE_SEARCH, *BY_PROCESSORS, *BY_SAMPLING, "compile_config", "disable_compile", "transformers_version"}
 
 
@@ -120,7 +120,7 @@ def test_the_power_penalty_finds_the_translations_of_transformers(model, limit, 
         ({"num_beams": "4"}, "num_beams must be an integer >= 1 .*, got '4'"),
         ({"length_penalty_type": "sum"}, r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"),
         ({"streamer": BaseStreamer()}, "a streamer and an assistant follow one hypothesis: pass num_beams=1"),
-        ({}, "a streamer and an assistant follow one hypothesis"),  # stands for an assistant_model, see below
+        ({}, "a streamer and an assistant follow one hypothesis"),  # the test replaces {} by an assistant_model
         ({"tokens": 3}, "not used by the model"),
         (
             {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2], ngram_len=3)},
@@ -174,7 +174,7 @@ def test_each_sentence_may_have_a_different_start_token(model, num_beams):
         assert set(row[len(alone) :]) <= {PAD}
 
 
-def test_our_options_work_beside_a_generation_config_of_transformers(model, monkeypatch):
+def test_options_of_this_package_work_with_a_generation_config_of_transformers(model, monkeypatch):
     expected = model.generate(SOURCE, length_penalty_type="power", max_length_offset=3)
     monkeypatch.setattr(model, "generation_config", GenerationConfig(num_beams=4, early_stopping="never"))
     special = {"eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 0, "length_penalty": 0.6}
@@ -233,7 +233,7 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
     options = {"num_beams": 1, "max_new_tokens": 12, "max_length_offset": None} | options
     options |= WITH_SCORES | {"output_logits": True}
     expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
-    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # scores after an end are not compared
+    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # no scores after </s> are compared
     engines = [] if "decoder_attention_mask" in options else [{"engine": model.build_engine()}]
     for given in ({}, *engines, {"cache_implementation": "static"}):
         found = model.generate(SOURCE, **options, **given)
@@ -245,8 +245,8 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
 
 
 @pytest.mark.parametrize(("options", "warns"), [({}, True), ({"renormalize_logits": True}, False)])
-def test_a_warning_names_options_by_which_longer_translations_score_higher(model, caplog, options, warns):
-    logging.Logger.warning_once.cache_clear()  # An earlier test may have shown this warning.
+def test_a_warning_says_what_to_do_if_an_option_lets_longer_translations_score_higher(model, caplog, options, warns):
+    logging.Logger.warning_once.cache_clear()  # an earlier test may have logged this warning
     model.generate(SOURCE, exponential_decay_length_penalty=(2, 1.5), **options)
     assert ("pass early_stopping=True or renormalize_logits=True" in caplog.text) == warns
 
@@ -270,7 +270,7 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     }
     if given == "custom":
         options["max_length_offset"] = model.generation_config.max_length_offset
-    steps = iter(range(60))  # another process goes on with its search for 60 more steps
+    steps = iter(range(60))  # stands for another process, whose search takes 60 steps more
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flag, **_: flag.add_(next(steps, -1) >= 0))
     found = model.generate(**ways[given] | options)
     assert (next(steps, None) is None) == (given == "synced")
@@ -311,7 +311,7 @@ def test_options_without_effect_give_no_warning(build_tiny_model, tmp_path, monk
     warn.assert_not_called()
 
 
-def test_steps_record_only_what_is_returned():
+def test_a_search_records_scores_only_if_it_returns_them():
     options = SearchOptions(eos_token_id=END, pad_token_id=PAD, output_scores=True)
     assert options.start_records() == {}
     assert replace(options, return_dict_in_generate=True).start_records() == {"scores": ()}

@@ -56,7 +56,7 @@ def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row):
 
 
 def embeddings(model) -> list[torch.Tensor]:
-    """Return the embeddings of source and target and the weight of the output projection."""
+    """Return three weights: the embeddings of the source, those of the target, and the output projection."""
     stacks = (model.model.encoder, model.model.decoder)
     return [*(stack.embed_tokens.weight for stack in stacks), model.lm_head.weight]
 
@@ -126,7 +126,7 @@ def test_embeddings_and_learned_positions_are_initialised_by_a_normal_distributi
     for matrix in (fresh.lm_head.weight, *(stack.positions.embedding.weight for stack in stacks)):
         assert matrix.mean().item() == pytest.approx(0, abs=0.002)
         assert matrix.std().item() == pytest.approx(64**-0.5, rel=0.02)
-        # A uniform distribution would have a kurtosis of 1.8.
+        # The kurtosis of a normal distribution is 3. A uniform distribution would have 1.8.
         assert (matrix / matrix.std()).pow(4).mean().item() == pytest.approx(3, abs=0.1)
 
 
@@ -174,7 +174,7 @@ def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
     torch.testing.assert_close(without_logits.loss, found.loss)
 
 
-def test_masked_labels_of_a_prompt_leave_given_decoder_inputs_unchanged(build_tiny_model):
+def test_given_decoder_inputs_are_used_unchanged_if_the_labels_of_a_prompt_are_masked(build_tiny_model):
     model = build_tiny_model(noise=0.4)
     inputs = torch.tensor([[0, 30, 5, 6]])
     found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))
@@ -336,7 +336,7 @@ def test_logits_in_half_precision_are_finite_and_close_to_float32(build_tiny_mod
     torch.testing.assert_close(actual.float(), expected, rtol=0, atol=0.15)
 
 
-# Kernels and training aids
+# Gradient checkpointing and compilation
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
@@ -357,7 +357,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_compiles_without_graph_breaks(build_tiny_model, training):
-    # At this rate dropout is part of the graph but practically never drops a value, so the losses can be compared.
+    # At a rate of 1e-12, dropout is in the graph but practically never drops a value, so the losses can be compared.
     model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     expected, actual = (m(SOURCE, labels=LABELS) for m in (model, compiled))
