@@ -34,9 +34,9 @@ def sentences(count, seed):
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
+def trained_folder(tmp_path_factory):
     """Return a folder with text, data and a run. The model of the run has learnt to write sentences backwards."""
-    folder = tmp_path_factory.mktemp("workshop")
+    folder = tmp_path_factory.mktemp("trained_folder")
     RECIPES["reverse"] = replace(
         BASE,
         model={"d_model": 48, "d_ff": 96, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
@@ -69,9 +69,9 @@ def run_module(*args, text=""):
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_write_backwards_and_is_scored(workshop, capsys):
-    test = [workshop / "dev.en", workshop / "dev.de"]
-    assert vaswani("evaluate", "--model", workshop / "run", "--test", *test) == 0
+def test_a_model_learns_to_write_backwards_and_is_scored(trained_folder, capsys):
+    test = [trained_folder / "dev.en", trained_folder / "dev.de"]
+    assert vaswani("evaluate", "--model", trained_folder / "run", "--test", *test) == 0
     printed = capsys.readouterr().out
     assert float(printed.split()[1]) > 90
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in printed
@@ -81,39 +81,41 @@ def test_a_model_learns_to_write_backwards_and_is_scored(workshop, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [[], ["--input", "-", "--output", "-"]])
-def test_standard_input_is_translated_with_a_warning_about_long_sentences(workshop, streams):
-    done = run_module("translate", "--model", workshop / "run", *streams, text="alpha beta\n" + "alpha " * 400 + "\n")
+def test_standard_input_is_translated_with_a_warning_about_long_sentences(trained_folder, streams):
+    done = run_module(
+        "translate", "--model", trained_folder / "run", *streams, text="alpha beta\n" + "alpha " * 400 + "\n"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
     assert "sentences longer than the longest in training (256 tokens): 1." in done.stderr
 
 
 @pytest.mark.slow
-def test_a_dash_means_standard_input_for_at_most_one_of_the_texts(workshop):
-    sources, targets = ((workshop / name).read_text(encoding="utf-8") for name in ("dev.en", "dev.de"))
-    score = ["score", "--model", workshop / "run", "--source"]
-    done = run_module(*score, "-", "--target", workshop / "dev.de", text=sources)
-    assert done.stdout == run_module(*score, workshop / "dev.en", "--target", "-", text=targets).stdout
+def test_a_dash_means_standard_input_for_at_most_one_of_the_texts(trained_folder):
+    sources, targets = ((trained_folder / name).read_text(encoding="utf-8") for name in ("dev.en", "dev.de"))
+    score = ["score", "--model", trained_folder / "run", "--source"]
+    done = run_module(*score, "-", "--target", trained_folder / "dev.de", text=sources)
+    assert done.stdout == run_module(*score, trained_folder / "dev.en", "--target", "-", text=targets).stdout
     assert done.stdout.count("\n") == sources.count("\n")
     assert "standard input (-) is given for two texts" in run_module(*score, "-", "--target", "-", text=sources).stderr
-    done = run_module("evaluate", "--hypotheses", "-", "--references", workshop / "dev.de", text=targets)
+    done = run_module("evaluate", "--hypotheses", "-", "--references", trained_folder / "dev.de", text=targets)
     assert done.stdout.startswith("BLEU 100.00 ")
 
 
 @pytest.mark.slow
-def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path):
-    assert vaswani("average", "--run", workshop / "run", "--output", tmp_path / "m") == 0
-    averaged, final = (path / "model.safetensors" for path in (tmp_path / "m", workshop / "run" / "model"))
+def test_averaging_the_last_checkpoints_gives_the_final_model(trained_folder, tmp_path):
+    assert vaswani("average", "--run", trained_folder / "run", "--output", tmp_path / "m") == 0
+    averaged, final = (path / "model.safetensors" for path in (tmp_path / "m", trained_folder / "run" / "model"))
     assert averaged.read_bytes() == final.read_bytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_with_status_75_and_the_same_command_continues(
-    workshop, tmp_path, monkeypatch, capsys, number
+    trained_folder, tmp_path, monkeypatch, capsys, number
 ):
     run = tmp_path / "run"
-    arguments = ["train", "--recipe", "phrasebook", "--data", workshop / "data", "--output", run]
+    arguments = ["train", "--recipe", "phrasebook", "--data", trained_folder / "data", "--output", run]
     arguments += ["--num_updates", "30", "--log_interval", "1"]
 
     def write_and_ask_to_stop(log, line, **facts):
@@ -130,8 +132,8 @@ def test_a_signal_ends_training_with_status_75_and_the_same_command_continues(
 
 
 @pytest.mark.slow
-def test_attention_pictures_are_written(workshop, tmp_path, capsys):
-    arguments = ["attention", "--model", workshop / "run", "--source", "alpha beta gamma", "--output"]
+def test_attention_pictures_are_written(trained_folder, tmp_path, capsys):
+    arguments = ["attention", "--model", trained_folder / "run", "--source", "alpha beta gamma", "--output"]
     assert vaswani(*arguments, tmp_path / "maps") == 0
     names = {path.name for path in (tmp_path / "maps").iterdir()}
     assert {"attention.html", "attention_figure3.svg", "attention_figure3.png"} <= names
@@ -143,8 +145,8 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_heads_that_align_a_reversed_sentence_are_found(workshop, capsys):
-    assert vaswani("heads", "--model", workshop / "run", "--source", workshop / "dev.en") == 0
+def test_the_heads_that_align_a_reversed_sentence_are_found(trained_folder, capsys):
+    assert vaswani("heads", "--model", trained_folder / "run", "--source", trained_folder / "dev.en") == 0
     header, *rows = capsys.readouterr().out.split("Encoder-decoder attention: score")[1].splitlines()[2:]
     names = [*re.split(r" {2,}", header.strip())]
     cells = [dict(zip(names, re.split(r" {2,}", row)[1:], strict=True)) for row in rows if row.startswith("layer")]
@@ -171,7 +173,7 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings
     ("typed", "advice"),
     [("--beam", "; did you mean --num_beams?"), ("--num_beam", "; did you mean --num_beams?"), ("--path", "")],
 )
-def test_the_error_about_a_mistyped_option_suggests_an_option_that_is_near(capsys, typed, advice):
+def test_the_error_about_a_mistyped_option_suggests_an_option_with_a_similar_name(capsys, typed, advice):
     with pytest.raises(SystemExit):
         vaswani("translate", "--model", "m", typed, "5")
     assert (
@@ -187,7 +189,7 @@ def test_the_error_about_a_mistyped_option_suggests_an_option_that_is_near(capsy
         *(f"train --{name}" for name in ("num_updates", "divide_widths", "accumulation_steps", "log_interval")),
     ],
 )
-def test_counts_must_be_positive_integers(option, capsys):
+def test_an_option_that_counts_something_refuses_zero(option, capsys):
     command, name = option.split()
     with pytest.raises(SystemExit, match="2"):
         vaswani(command, name, 0)
@@ -247,7 +249,7 @@ def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
 
 
 def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # A folder "runs" here would change the message.
+    monkeypatch.chdir(tmp_path)  # where no folder "runs" changes the message
     monkeypatch.setattr(loading, "hf_hub_download", mock.Mock(side_effect=OSError("no connection")))
     with pytest.raises(OSError, match="no folder runs/gone, and the Hub gave no model of this name: no connection"):
         loading.load_translator("runs/gone")

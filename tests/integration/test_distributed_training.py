@@ -32,9 +32,9 @@ def train_in_fork(recipe, data, run, settings, double):
 
     Args:
         data: a folder, or a function that returns a folder for the rank of the process. The rank is a str.
-        double: whether to train in float64.
+        double: True to train in float64.
     """
-    # This process is a fork of the test process, whose state in Accelerate says that there is only one process.
+    # This process is a fork of the test process. The state of Accelerate, copied by the fork, says that it is alone.
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)
@@ -87,7 +87,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
     found = train_in_processes(3, EXACT, tiny_data, run, double=True)
     error = capfd.readouterr().err
     assert "was written by 2 processes, and this run has 3: dropout" in error
-    assert error.count("the dog 0 runs -> ") == 4  # one process prints it in each evaluation of both runs
+    assert error.count("the dog 0 runs -> ") == 4  # in both runs, one process prints this line in each evaluation
     assert_close(found, one_process[0], tolerance=1e-10)
     assert [line["update"] for line in log_without_times(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
@@ -114,7 +114,7 @@ def test_processes_draw_different_dropout_and_a_stopped_run_continues_exactly(tw
 
 
 class Checksum:
-    """A checksum of translations in place of BLEU. The BLEU of an untrained model is 0 for any translations."""
+    """A checksum of translations in place of BLEU, because any translations of an untrained model have a BLEU of 0."""
 
     def corpus_score(self, translations, references):
         assert len(translations) == len(references[0]) == 9
@@ -142,7 +142,7 @@ def test_several_processes_translate_the_development_set_as_one_process_does(tin
 LAUNCH = {
     "ACCELERATE_USE_CPU": "true",
     "OMP_NUM_THREADS": "1",
-    # Otherwise a restarted worker may find the address of a dead worker in the launcher's store, and wait for it.
+    # Otherwise a restarted worker may find a dead worker's address in the launcher's store, and wait for that worker.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 WORKER = """

@@ -38,8 +38,11 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def build_model(build_tiny_model, tokenizer):
-    """A function that builds a random model. The model has 3 embeddings more than the tokenizer has tokens, as if the
-    number of embeddings were padded to a multiple of 8."""
+    """Return a function that builds a random model.
+
+    The model has 3 embeddings more than the tokenizer has tokens, as a model has whose vocabulary is padded to a
+    multiple of 8.
+    """
 
     def build(**changes):
         sizes = {"vocab_size": len(tokenizer) + 3, "encoder_layers": 1, "decoder_layers": 2}
@@ -50,8 +53,7 @@ def build_model(build_tiny_model, tokenizer):
 
 @pytest.fixture(scope="module")
 def half_trained_model(build_model, tokenizer):
-    """A model that was trained just long enough that its translations end, and that the best translation depends on the
-    length penalty."""
+    """Return a briefly trained model. Its translations end, and the length penalty decides which of them is best."""
     model = build_model(output_bias=True)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     labels = tokenizer(SENTENCES[::-1], padding=True, return_tensors="pt").input_ids
@@ -70,7 +72,7 @@ def export_ctranslate2(model, tokenizer, folder: Path, **options) -> ctranslate2
 
 
 def translate_ids(translator: ctranslate2.Translator, tokenizer, sentences, **options) -> list[list[list[int]]]:
-    """Return the token ids of all hypotheses that CTranslate2 finds for each sentence, </s> included."""
+    """Return, for each sentence, the token ids of all hypotheses that CTranslate2 finds, </s> included."""
     sources = [tokenizer.convert_ids_to_tokens(tokenizer(sentence).input_ids) for sentence in sentences]
     results = translator.translate_batch(sources, return_end_token=True, min_decoding_length=0, **options)
     return [[tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses] for result in results]
@@ -116,7 +118,7 @@ def test_the_beam_search_of_ctranslate2_finds_our_translations_with_its_length_p
 
 
 def run_readme(name: str, export: Path, folder: Path) -> dict:
-    """Run the Python block of the README that uses exports/`name`, and return the variables of the block.
+    """Run the Python block of the README that loads exports/`name`, and return the variables that the block sets.
 
     Args:
         name: the name that the README gives the exported model.
@@ -187,7 +189,7 @@ ONNX_MODELS = {"plain": {}, "window": {"attention_window": 3, "position_embeddin
 
 @pytest.fixture(scope="module", params=ONNX_MODELS)
 def onnx_model(request, build_model, tokenizer, tmp_path_factory):
-    """A model and the folder of its ONNX graphs. Writing the graphs takes half a minute."""
+    """Return a model and the folder of its ONNX graphs. Writing the graphs takes half a minute."""
     model = build_model(**ONNX_MODELS[request.param])
     folder = tmp_path_factory.mktemp("onnx")
     onnx_export.export_model(model, tokenizer, folder)
@@ -219,7 +221,7 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
 
 
 @pytest.mark.slow
-def test_the_search_in_the_readme_equals_greedy_search_of_the_model(onnx_model, tokenizer, tmp_path):
+def test_the_search_in_the_readme_finds_the_tokens_of_greedy_search(onnx_model, tokenizer, tmp_path):
     model, folder = onnx_model
     values = run_readme("mine_onnx", folder, tmp_path)
     expected = model.generate(**tokenizer("A dog runs.", return_tensors="pt"), num_beams=1, max_new_tokens=60)[0]
@@ -235,10 +237,10 @@ def test_onnx_export_names_inputs_and_outputs_as_optimum_does_and_saves_the_toke
     kinds = ("key", "value")
     pairs = [f"{layer}.{side}.{kind}" for layer in (0, 1) for side in ("decoder", "encoder") for kind in kinds]
     past, present = ([f"{prefix}.{pair}" for pair in pairs] for prefix in ("past_key_values", "present"))
-    of_decoder = [name for name in present if "decoder" in name]
+    decoder_present = [name for name in present if "decoder" in name]
     assert found == [
         ["input_ids", "attention_mask", "last_hidden_state"],
         ["encoder_attention_mask", "input_ids", "encoder_hidden_states", "logits", *present],
-        ["encoder_attention_mask", "input_ids", *past, "logits", *of_decoder],
+        ["encoder_attention_mask", "input_ids", *past, "logits", *decoder_present],
     ]
     assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()

@@ -21,7 +21,7 @@ from vaswani_transformer.translation.translator import Translator
 
 @pytest.fixture(scope="module")
 def whole(build_translator, tmp_path_factory):
-    """The folder of an untrained model without damage."""
+    """Return the folder of an undamaged, untrained model."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
     build_translator(["a dog runs"] * 3, folder=folder, num_heads=2)
     return folder
@@ -29,7 +29,7 @@ def whole(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def folder(whole, tmp_path):
-    """A copy of the folder, which a test may damage."""
+    """Return a copy of the folder `whole`, which a test may damage."""
     return shutil.copytree(whole, tmp_path / "model")
 
 
@@ -49,7 +49,7 @@ INDEX = json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": "pytor
 
 
 @pytest.mark.parametrize("named_by", ["the usual name", "an index", "config.json"])
-def test_a_pickle_in_place_of_safetensors_is_refused_and_not_run(folder, named_by):
+def test_a_pickle_in_place_of_safetensors_is_refused_and_its_code_is_not_run(folder, named_by):
     (folder / "model.safetensors").unlink()
     torch.save(Program(), folder / "pytorch_model.bin")
     if named_by == "an index":

@@ -16,7 +16,7 @@ from vaswani_transformer.training import loop
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with data that were prepared by a recipe from a file."""
+    """Return a folder with data that were prepared with a recipe that is read from a file."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.json").write_text(json.dumps(TINY.to_dict()))
     for side, name in enumerate(("en", "de")):
@@ -37,14 +37,14 @@ def train_to(run, data, num_updates, *options):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """The folder of a run of 17 updates. It saves a checkpoint after every second update, and after the last."""
+    """Return the folder of a run of 17 updates, with a checkpoint after every second update and after the last."""
     run = tmp_path_factory.mktemp("whole")
     assert train_to(run, data, 17) == 0
     return run
 
 
 def assert_ends_alike(one, other):
-    """Check that two runs have bitwise equal weights, and bitwise equal averages of Adam."""
+    """Fail unless two runs have bitwise equal weights and bitwise equal averages of Adam."""
     assert_close(weights(one / "model"), weights(other / "model"))
     path = "checkpoints/step-00000016/training_state/state.pt"
     averages = [torch.load(run / path, weights_only=True)["optimizer"]["state"] for run in (one, other)]
@@ -113,7 +113,7 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
     assert "README.md describes the previous model: replace it" in capsys.readouterr().err
 
 
-def test_a_run_ended_by_its_patience_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
+def test_a_run_that_its_patience_ended_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
     changes = ["--set", "lr_scale=0", "--set"]
     # The evaluation at the end of this short run must not count for the patience of the runs below.
     assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
@@ -158,13 +158,13 @@ def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, c
 
 @pytest.fixture
 def trained(whole, tmp_path):
-    """A finished run. The generation config of its model names an alignment head."""
+    """Return the folder of a finished run. The generation config of its model names an alignment head."""
     folder = shutil.copytree(whole, tmp_path / "trained")
     change_json(folder / "model" / "generation_config.json", alignment_heads=[[0, 1]])
     return folder
 
 
-def test_a_run_starts_from_trained_weights_and_continues_without_them(data, trained, tmp_path, capsys):
+def test_a_run_starts_from_trained_weights_and_continues_after_these_are_removed(data, trained, tmp_path, capsys):
     run = tmp_path / "run"
     options = ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
     assert train_to(run, data, 2, *options) == 0
@@ -240,7 +240,7 @@ def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_
         assert message in capsys.readouterr().err
 
 
-def test_runs_of_different_precision_may_follow_each_other_in_one_process(data, tmp_path):
+def test_one_process_may_train_runs_of_different_precision_one_after_another(data, tmp_path):
     for precision in ("no", "bf16", None):
         options = [] if precision is None else ["--mixed_precision", precision]
         run = tmp_path / str(precision)

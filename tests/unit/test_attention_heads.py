@@ -16,7 +16,7 @@ SEPARATORS = {",", ".", "<s>", "</s>"}
 
 
 def attend_along(links):
-    """Return attention (T, S): each row gives 0.9 to its `links` (T, S) and 0.1 evenly; a row without links is even."""
+    """Return attention (T, S). A row gives 0.9 to its `links` (T, S) and spreads 0.1; without links it spreads all."""
     links = links.astype(float)
     counts = links.sum(axis=1, keepdims=True)
     even = np.full(links.shape, 1 / links.shape[1])
@@ -39,7 +39,7 @@ def separators(queries, keys):
 
 
 def build_maps(encoder=None, cross=None, decoder=None):
-    """Return maps of one layer. Each kind of attention has a head for each given matrix, by default one even head."""
+    """Return maps of one layer, with a head for each given matrix. By default, one head has evenly spread attention."""
     S, T = len(SOURCE), len(OUTPUT)
     causal = np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T))
     encoder = np.stack(encoder or [np.full((S, S), 1 / S)])[None]
@@ -63,8 +63,8 @@ def names(maps, kind):
     return [{s.relation for s in scores if s.head == head and s.is_named} for head in range(num_heads)]
 
 
-def only(tally, relation, kind):
-    """Return the score of one relation for the first head of the first layer."""
+def first_score(tally, relation, kind):
+    """Return the score of `relation` for the first head of the first layer, in the given kind of attention."""
     return next(s for s in tally.scores() if (s.relation, s.kind) == (relation, kind))
 
 
@@ -117,7 +117,7 @@ def test_each_encoder_decoder_head_is_named_after_its_relation():
 
 def test_attention_of_all_words_to_one_word_is_no_alignment():
     links = links_where(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
-    score = only(tally_of(build_maps(cross=[attend_along(links)])), "alignment", "cross")
+    score = first_score(tally_of(build_maps(cross=[attend_along(links)])), "alignment", "cross")
     # All nine words attend to "dog" with equal weight, and only the first of them counts as aligned with it.
     assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)
 
@@ -129,7 +129,7 @@ def test_the_fields_of_a_score_follow_their_definitions():
     encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
     ones = np.ones((1, 1, 1, 1))
     maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3), ["</s>"])
-    score = only(tally_of(maps, times=3), "previous word", "encoder")
+    score = first_score(tally_of(maps, times=3), "previous word", "encoder")
     assert (score.share, score.uniform, score.places) == (pytest.approx(0.7), pytest.approx(1 / 3), 6)
     assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))
 
@@ -140,29 +140,29 @@ def test_share_and_uniform_are_summed_over_the_sub_words_of_a_word():
     words = {"source": [("house", 3), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]}
     ones = np.ones((1, 1, 1, 1))
     maps = AttentionMaps(["ho", "·u", "·se", "."], ["<s>"], encoder, ones, even[:, :, :1], ["Haus"], words)
-    score = only(tally_of(maps, times=1), "previous word", "encoder")
+    score = first_score(tally_of(maps, times=1), "previous word", "encoder")
     assert (score.share, score.uniform, score.places) == (pytest.approx(0.6), pytest.approx(0.75), 1)
 
 
 def test_even_attention_of_a_decoder_word_covers_only_visible_words():
-    score = only(tally_of(build_maps(), times=1), "previous word", "decoder")
+    score = first_score(tally_of(build_maps(), times=1), "previous word", "decoder")
     num_visible = np.arange(2, len(TARGET) + 1)
     assert score.uniform == score.share == pytest.approx(np.mean(1 / num_visible))
     # The first word sees only itself, so it is not counted.
-    assert only(tally_of(build_maps(), times=1), "itself", "decoder").places == len(TARGET) - 1
+    assert first_score(tally_of(build_maps(), times=1), "itself", "decoder").places == len(TARGET) - 1
 
 
 def test_even_attention_of_an_encoder_word_covers_only_the_neighbours_in_its_window():
     S = len(SOURCE)
     near = abs(np.arange(S)[:, None] - np.arange(S)) <= 1
     maps = build_maps(encoder=[near / near.sum(axis=1, keepdims=True)])
-    assert only(tally_of(maps), "previous word", "encoder").score == pytest.approx(0)
-    assert only(tally_of(maps), "long distance", "encoder").share == 0
+    assert first_score(tally_of(maps), "previous word", "encoder").score == pytest.approx(0)
+    assert first_score(tally_of(maps), "long distance", "encoder").share == 0
 
 
-def test_a_head_seen_at_few_places_is_not_named():
+def test_a_head_that_was_measured_at_few_places_gets_no_name():
     maps = build_maps(encoder=[attend_along(step(len(SOURCE), -1))])
-    once, twice = (only(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
+    once, twice = (first_score(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
     assert (once.places, once.is_named) == (15, False)
     assert (twice.places, twice.is_named) == (30, True)
 

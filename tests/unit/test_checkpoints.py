@@ -19,7 +19,7 @@ from vaswani_transformer.translation import example
 def fill(folder, step, *, is_scheduled=True, d_model=4):
     """Write all files of a checkpoint except COMPLETE into a folder partial-..., and return the folder.
 
-    The weights (3, d_model) are random. The config holds `step` as its version of transformers.
+    The weights (3, d_model) are random. The config holds `step` in place of the version of transformers.
     """
     partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
     (partial / "training_state").mkdir(parents=True)
@@ -43,7 +43,7 @@ def names(checkpoints):
     return [path.name for path in checkpoints]
 
 
-def test_unfinished_checkpoints_are_ignored_and_those_written_at_a_stop_are_not_averaged(tmp_path):
+def test_unfinished_checkpoints_are_ignored_and_checkpoints_written_at_a_stop_are_not_averaged(tmp_path):
     write_step(tmp_path, 2)
     write_step(tmp_path, 10)
     (write_step(tmp_path, 11) / "COMPLETE").unlink()
@@ -53,7 +53,7 @@ def test_unfinished_checkpoints_are_ignored_and_those_written_at_a_stop_are_not_
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010", "stopped-00000013"]
 
 
-def test_a_checkpoint_is_synced_then_marked_then_renamed(tmp_path, file_calls):
+def test_a_checkpoint_is_synced_then_marked_as_complete_then_renamed(tmp_path, file_calls):
     partial = fill(tmp_path, 57)
     file_calls.clear()
     finish_checkpoint(partial)
@@ -82,8 +82,8 @@ def flip(path):
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 4]))
 
 
-# The text of the warning after the path of the checkpoint -> the damage. If COMPLETE is missing, the warning ends with
-# the quotation mark that closes the path in Python's FileNotFoundError.
+# What the warning says after the path of the checkpoint -> a function that damages the checkpoint. If COMPLETE is
+# missing, the warning is Python's FileNotFoundError, which closes the path with a quotation mark.
 DAMAGES = {
     "model.safetensors is damaged": lambda folder: flip(folder / "model.safetensors"),
     "config.json is missing": lambda folder: (folder / "config.json").unlink(),
@@ -99,7 +99,7 @@ DAMAGES = {
 def test_training_resumes_from_the_newest_intact_checkpoint(tmp_path, fault, capsys):
     intact = write_step(tmp_path, 2)
     damaged = write_step(tmp_path, 4)
-    shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # does not have the name of a checkpoint
+    shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # a folder with this name is no checkpoint
     assert choose_checkpoint(tmp_path, print) == damaged
     DAMAGES[fault](damaged)
     assert choose_checkpoint(tmp_path, print) == intact
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-def test_the_error_about_a_full_disk_names_the_averaged_file(tmp_path, little_room):
+def test_the_error_about_a_full_disk_names_the_file_of_the_average(tmp_path, little_room):
     checkpoint = write_step(tmp_path, 2, d_model=4_000)
     with little_room(20_000), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):
         average_checkpoints([checkpoint], tmp_path / "mean")
@@ -130,7 +130,7 @@ def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpo
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
     fill(tmp_path, 15)
-    drop_old_checkpoints(tmp_path, keep=5)  # keeps the checkpoint of the stop, because it is the newest
+    drop_old_checkpoints(tmp_path, keep=5)  # keeps stopped-00000013, because it is the newest
     assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "stopped-00000013"]
     write_step(tmp_path, 20)
     drop_old_checkpoints(tmp_path, keep=5)

@@ -68,7 +68,7 @@ def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple
 @settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
 def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, ends_with_line_feed):
-    # The number in front of each side identifies its pair. The bar keeps a final \r from being part of the line end.
+    # The number before each text identifies its pair. The bar after it keeps a final \r out of the line end.
     numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("a", "b.gz")]

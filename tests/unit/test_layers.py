@@ -24,7 +24,7 @@ from vaswani_transformer.model.layers_vaswani import (
 
 
 def randomise(module: nn.Module) -> nn.Module:
-    """Randomise all weights: biases of zero and norms of one, as initialised, could hide a mistake."""
+    """Randomise all weights, because the initial biases of zero and norm weights of one could hide a mistake."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -84,7 +84,7 @@ def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(
     with torch.no_grad():
         for parameter, value in zip(feed_forward.parameters(), (0.0, 1.0, 1.0, 0.0), strict=True):
             parameter.fill_(value)
-    # All 19 inner activations are 1. Each output is the sum of those that dropout keeps.
+    # All 19 inner activations are 1. Each output is the sum of the activations that dropout keeps.
     assert (feed_forward.eval()(x) == 19).all()
     num_kept = feed_forward.train()(x) * 0.75
     torch.testing.assert_close(num_kept, num_kept.round())
@@ -179,7 +179,7 @@ def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
     torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
 
-# For each layout with d_model = 24: p and d in angle i (0 to 11) at position pos, which is (pos + p) / 10000^(2i / d).
+# Angle i (0 to 11) at position pos is (pos + p) / 10000^(2i / d). Here are (p, d) of each layout for d_model = 24.
 SINUSOIDS = {"interleaved": (0, 24), "concatenated": (0, 24), "fairseq": (2, 22)}
 
 
@@ -199,7 +199,7 @@ def test_sinusoids_agree_with_the_formula_of_their_layout(position, layout):
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("start", [0, 3, 5])
-def test_padding_is_not_counted_as_a_position(tiny_config, kind, start):
+def test_padding_does_not_advance_the_positions_of_tokens(tiny_config, kind, start):
     tiny_config.position_embedding_type = kind
     positions = PositionEncoding(tiny_config)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])

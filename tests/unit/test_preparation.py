@@ -20,7 +20,7 @@ from vaswani_transformer.data.tokenization import train_tokenizer
 
 LONG = ("a cat", " ".join(map(str, range(150))))
 PAIRS = [("a dog runs", "ein hund läuft"), ("", "leer"), LONG, ("same", "same")] * 3
-# 64 pairs, which CORPORA divides into two corpora. The last 16 pairs repeat pairs of the first corpus.
+# 64 pairs. CORPORA divides them into two corpora. The last 16 pairs repeat pairs of the first corpus.
 CORPUS = [(f"a dog runs {number % 48} times", f"ein hund läuft  {number % 48} mal") for number in range(64)]
 SETTINGS = {"vocab_size": 280, "drop_duplicates": True}
 read_dev = partial(iter, CORPUS[:9])
@@ -73,13 +73,13 @@ def test_pairs_of_exactly_max_length_are_kept(tmp_path, max_length, num_kept):
     assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in pairs[:num_kept]]
     saved = AutoTokenizer.from_pretrained(tmp_path)
     assert (saved.get_vocab(), saved.model_max_length) == (alphabet.get_vocab(), max_length)
-    assert alphabet.model_max_length > 256  # the given tokenizer itself is not changed
+    assert alphabet.model_max_length > 256  # the tokenizer that was passed is not changed
 
 
 def test_a_given_tokenizer_does_not_truncate_or_pad_and_must_end_each_sentence(tmp_path):
     tokenizer = train_tokenizer([], vocab_size=260)
-    ends = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    tokenizer.backend_tokenizer.post_processor = ends
+    template = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    tokenizer.backend_tokenizer.post_processor = template
     pairs = [("a </s> b", "c\t \u2028<s>"), ("a  b", "c")]
     expected = [tuple(tokenizer(list(pair)).input_ids) for pair in pairs]
     tokenizer.backend_tokenizer.enable_truncation(3)
@@ -150,7 +150,9 @@ def test_a_stopped_preparation_leaves_no_files_and_can_be_repeated(tmp_path, nev
     assert files_of(tmp_path / "data") == never_stopped
 
 
-def test_block_size_does_not_matter_and_a_complete_folder_is_not_prepared_again(tmp_path, monkeypatch, never_stopped):
+def test_the_block_size_changes_no_file_and_a_complete_folder_is_not_prepared_again(
+    tmp_path, monkeypatch, never_stopped
+):
     monkeypatch.setattr(preparation, "PAIRS_PER_BLOCK", 7)
     summary = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     log = []
@@ -280,7 +282,7 @@ def test_a_development_set_that_is_part_of_the_training_set_is_refused(command, 
         (("mail a@@b.c", "an a@@b.c"), None),
     ],
 )
-def test_marks_of_sub_words_in_most_lines_cause_a_warning_with_a_remedy(tmp_path, recwarn, pair, remedy):
+def test_a_warning_says_how_to_remove_marks_of_sub_words_that_most_lines_have(tmp_path, recwarn, pair, remedy):
     corpora = [Corpus(lambda: [("a", "b")] * 9), Corpus(lambda: [pair] * 9)]
     prepare(corpora, lambda: [pair] * 3 + [("a", "b")], tmp_path / "data", vocab_size=270)
     messages = {str(warning.message) for warning in recwarn if "a mark of sub-words" in str(warning.message)}

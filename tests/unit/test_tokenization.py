@@ -53,8 +53,14 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
         ("0 \u0e31 a \u0301b", "0 \u0e31 a \u0301b"),  # a combining mark after a space
-        ("\u202athe\u202e \u2060la\u206fw", "the law"),  # the ends of two ranges
-        ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # parts join where invisible characters were
+        (
+            "\u202athe\u202e \u2060la\u206fw",
+            "the law",
+        ),  # the first and last characters of two ranges of invisible characters
+        (
+            "a \u200b b Auf\u200clage e\u200d\u0301",
+            "a b Auflage \u00e9",
+        ),  # a word is not split where an invisible character stood
         ("Zu\u0308rich A\u030a \u212b \u1100\u1161", "Z\u00fcrich \u00c5 \u00c5 \uac00"),
         ("\uff28\uff45\uff4c\uff4c\uff4f\uff01 coe\ufb03cient", "Hello! coefficient"),
         ("\u200b\u00ad \ufeff\u200d", ""),
@@ -120,13 +126,13 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
 @example(texts=["0 \u0e31"])
 @example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
 def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
-    joining = copy.deepcopy(tokenizer)
-    joining.add_tokens(["law law"])
-    for each in (tokenizer, joining):
+    with_phrase = copy.deepcopy(tokenizer)
+    with_phrase.add_tokens(["law law"])
+    for each in (tokenizer, with_phrase):
         assert build_encoder(each)(texts) == each(texts).input_ids
 
 
-def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(tokenizer):
+def test_cuts_words_apart_is_false_if_the_normalizer_was_changed(tokenizer):
     backend = copy.deepcopy(tokenizer).backend_tokenizer
     backend.enable_padding()
     assert cuts_words_apart(backend)
@@ -137,7 +143,7 @@ def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(tokeniz
 @each_subword_model
 @pytest.mark.parametrize("vocab_size", [SMALLEST, 275, 300])
 def test_the_vocabulary_has_the_requested_size_and_is_reproducible(subword_model, vocab_size):
-    # It does not matter whether the texts come as a list or one by one.
+    # A list of texts and an iterator over them give the same vocabulary.
     options = {"vocab_size": vocab_size, "subword_model": subword_model}
     tokenizer = train_tokenizer(TEXTS * 200, **options)
     again = train_tokenizer(iter(TEXTS * 200), **options)
@@ -192,7 +198,7 @@ def test_train_new_from_iterator_gives_a_tokenizer_of_the_same_kind(tokenizer):
 
 
 @pytest.mark.parametrize("text", ["<2de> the law", "the <2de> law", "the<2de>law <2de><2de> law", "law <2de>"])
-def test_an_added_token_is_found_and_the_text_around_it_is_kept(text, tmp_path):
+def test_an_added_token_is_recognised_and_the_text_around_it_is_kept(text, tmp_path):
     tokenizer = train_tokenizer(TEXTS, vocab_size=320)
     tokenizer.add_tokens(["<2de>"])
     tokenizer.save_pretrained(tmp_path)
