@@ -125,7 +125,7 @@ def test_every_link_to_a_file_leads_to_a_file(path):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_program_that_a_document_names_exists(name):
+def test_every_file_of_code_that_a_document_names_exists(name):
     assert set(NAMED_FILE.findall(TEXTS[name])) <= FILES
 
 

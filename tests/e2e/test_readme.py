@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAP = (PACKAGE / "model" / "README.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (.+) \| \[.+\]\((.+)\) \| `([\w.]+)` \| `([\w/]+\.py)::(\w+)` \|$", re.MULTILINE)
 ROWS = ROW.findall(MAP)
-# A row may name several parts of the paper: "3.2.1, equation 1, figure 2 left: scaled dot-product attention" has three.
+# A row may name several parts of the paper. "3.2.1, equation 1, figure 2 left: scaled dot-product attention" has three.
 PLACES = [place for paper, *_ in ROWS for place in paper.partition(":")[0].split(", ")]
 # The sections, equations, tables and figures of the paper that can be computed, drawn or measured.
 PAPER = (

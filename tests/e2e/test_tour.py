@@ -1,4 +1,4 @@
-"""The tour of the paper runs, and its saved outputs are what the code prints now."""
+"""The notebook with the tour of the paper runs, and its saved outputs equal those of the present code."""
 
 import copy
 import os
@@ -25,7 +25,7 @@ def code_cells(notebook):
 def kinds(cell):
     """Return the kinds of the outputs of `cell`: the name of a stream, the formats of a picture, or "error".
 
-    Successive outputs of one kind count once, because the number of parts of a stream depends on when it was flushed.
+    Successive outputs of one kind count once, because the times of flushing decide how often a stream is split.
     """
     found = [output.get("name") or " ".join(sorted(output.get("data", ()))) or "error" for output in cell.outputs]
     return [kind for kind, _ in groupby(found)]

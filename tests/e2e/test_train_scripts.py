@@ -21,7 +21,7 @@ RESULTS = SCRIPTS / "benchmarks" / "results" / "table3_reduced"
 
 @pytest.fixture
 def record(tmp_path, monkeypatch):
-    """Return a function that returns the parsed arguments of each `vaswani` command of a run, and executes none."""
+    """Return a function that lists the `vaswani` commands of a run as parsed arguments, and executes none of them."""
 
     def run(name, *options):
         commands = []
@@ -58,14 +58,14 @@ def test_the_text_of_each_set_is_a_source_file_and_a_target_file(record):
     assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
 
 
-def test_the_everyday_models_train_on_every_corpus_of_disturbed_text_json(record, tmp_path):
+def test_the_everyday_models_train_on_each_corpus_that_disturbed_text_json_lists(record, tmp_path):
     corpora = read_json(SCRIPTS / "disturbed_text.json")["copies"]
     for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_small_rate", "runs/everyday_en_de")):
         sources = [source for source, _ in record(name)[0].train]
         assert sources == [f"{folder}/text/{corpus}/train.en" for corpus in corpora]
 
 
-def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tmp_path):
+def test_a_run_first_splits_its_treebank_into_three_files_and_ends_if_a_command_fails(tmp_path):
     (tmp_path / "treebank_wsj_sample").mkdir()
     whole = "".join(f"{number}\n" for number in range(1, 3915))
     (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # no line is a tree, so `prepare` fails
@@ -93,13 +93,13 @@ def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_first
     for row in rows:
         for step in ("09", "10"):
             (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
-    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # this row counts as done
+    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # a row with this file is not trained again
     _, *commands = record("table3_reduced", "--rows", *rows)
     trainings = commands[::2]
     scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
-    # A row ends after 10 epochs without a gain and keeps 11 checkpoints, so the first one is of the best epoch.
+    # Training ends after 10 epochs without a gain and keeps 11 checkpoints, so the first is of the best epoch.
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000009"
     assert scores[1].json == tmp_path / "run" / "A2" / "dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]

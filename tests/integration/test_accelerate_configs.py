@@ -10,7 +10,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 
 CONFIGS = Path(__file__).parents[2] / "scripts" / "accelerate"
-EXPECTED = {  # name: distributed type, number of processes on all machines, number of machines, whether on CPUs
+EXPECTED = {  # name: distributed type, number of processes on all machines, number of machines, True if on CPUs
     "1_cpu": (DistributedType.NO, 1, 1, True),
     "1_gpu": (DistributedType.NO, 1, 1, False),
     "8_gpus": (DistributedType.MULTI_GPU, 8, 1, False),
@@ -34,4 +34,6 @@ def test_processes_without_a_gpu_work_together(tmp_path):
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, f"{tmp_path}/probe.py"]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
     output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-    assert b"".join(output.split()) == b"22"  # the processes share a pipe: both line ends may come last
+    assert (
+        b"".join(output.split()) == b"22"
+    )  # the processes share a pipe, so both digits may come before both line ends

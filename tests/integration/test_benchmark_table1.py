@@ -1,4 +1,4 @@
-"""The benchmark of table 1 runs from end to end, and its exponents fit its measurements."""
+"""The benchmark of table 1 runs from end to end, and prints the exponents with which its measurements grow."""
 
 import math
 import re
@@ -7,12 +7,14 @@ import benchmark_table1 as table1
 
 
 def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
-    # A separate process for each measurement of memory would take longer than everything else here.
+    # Measuring memory in separate processes would take longer than the rest of this test.
     monkeypatch.setattr(table1, "measure_in_child", lambda work, name, length, sizes: float(length**2))
     sizes = ["--lengths", "16", "32", "--width", "8", "--heads", "2", "--window", "4"]
     assert table1.main([*sizes, "--repeats", "1"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
-    assert printed.count("n^2.00") >= len(table1.LAYERS)  # the memory of all layers, and by chance some times
+    assert printed.count("n^2.00") >= len(
+        table1.LAYERS
+    )  # at least for the memory of each layer; some times may also grow so
     assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
     assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # 0 means that nothing was measured

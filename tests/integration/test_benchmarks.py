@@ -45,9 +45,9 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-def test_the_peak_of_memory_counts_memory_that_was_freed_again():
+def test_peak_growth_counts_memory_that_is_freed_before_the_end():
     def work():
-        with mmap.mmap(-1, 100 * 2**20) as memory:  # not by malloc, which might reuse memory of the process
+        with mmap.mmap(-1, 100 * 2**20) as memory:  # malloc might reuse memory of the process
             for page in range(0, len(memory), mmap.PAGESIZE):
                 memory[page] = 1
 
@@ -67,7 +67,7 @@ def test_the_training_benchmark_runs(tmp_path, capsys):
 
 
 def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alike(tmp_path, monkeypatch):
-    # Separate processes would take longer than the rest of this test. The test of the training benchmark has them.
+    # Separate processes would take longer than the rest of this test. The test of the training benchmark starts some.
     def open_child():
         return contextlib.nullcontext(lambda work, *args: work(*args))
 
@@ -86,7 +86,7 @@ def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alik
         assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
 
 
-def test_the_gpu_report_measures_a_training_and_names_a_failed_training(tmp_path, capsys):
+def test_the_gpu_report_measures_a_training_and_prints_which_training_failed(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
     assert vaswani(*prepare.split(), f"{tmp_path}/data") == 0
     arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()

@@ -67,10 +67,10 @@ def test_a_bundle_is_a_model_in_bfloat16_and_bundling_it_again_changes_nothing(c
     [("translate", "everyday_en_de", "en", "de"), ("parse", "parsing_craft", "txt", "mrg")],
 )
 def test_the_bundled_models_translate_and_parse_as_recorded(find_bundled, tmp_path, command, name, text, recorded):
-    """Translate or parse sentences whose translation or tree in bfloat16 is the same as in float32.
+    """Compare translations or trees with records. All recorded sentences give the same result in bfloat16 and float32.
 
-    The search for such a translation finds no other hypothesis that is nearly as good. Each kind of processor rounds
-    float32 differently, but these differences are 2^16 times smaller than those of bfloat16, and change no translation.
+    So no other hypothesis is nearly as good as the best. Each kind of processor rounds float32 differently, but these
+    differences are 2^16 times smaller than the rounding of bfloat16, and do not change the result.
     After a change of the weights, record the translations again with the command that the failing assertion prints.
     Then remove the sentences that `--dtype bfloat16` translates differently. To parse in bfloat16, use
     `Parser(*load_translator(folder, dtype="bfloat16"))`.
@@ -88,7 +88,7 @@ def test_a_bundled_model_can_be_uploaded(find_bundled, tmp_path, name):
 
 
 def test_the_captions_of_the_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
-    """Translate the first 50 captions. One may differ from its record, because rounding decides between near ties."""
+    """Translate the first 50 captions. One may differ from its record, because rounding may decide a near tie."""
     stem = data_folder / "multi30k" / "test_2016_flickr.lc.norm.tok"
     for side in ("en", "de"):
         write_lines(tmp_path / f"first.{side}", read(stem.with_name(f"{stem.name}.{side}"))[:50])

@@ -31,7 +31,7 @@ STUBS = {
     ("signal", "status", "calls"),
     [
         ("", 3, []),  # the training failed, so the job is not queued again
-        ("USR1", 0, ["scancel --signal=TERM 17"]),  # the training was finished: the job is not queued again either
+        ("USR1", 0, ["scancel --signal=TERM 17"]),  # the training was finished, so the job is not queued again
         ("USR1", 1, ["scancel --signal=TERM 17", "scontrol requeue 17"]),
     ],
 )

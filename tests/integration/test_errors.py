@@ -14,8 +14,8 @@ from vaswani_transformer.training import recipes
 
 
 @pytest.fixture
-def place(build_translator, tmp_path, monkeypatch):
-    """The working directory, with a `model`, a `text`, an `empty` folder, and a link `loop` that leads to itself."""
+def working_folder(build_translator, tmp_path, monkeypatch):
+    """Return the working directory, with a `model`, a `text`, an `empty` folder, and a link `loop` to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
     (tmp_path / "loop").symlink_to("loop")
@@ -51,7 +51,7 @@ PREPARE = "prepare --dev text text --output data --train"
         ("export --model model --format ctranslate2 --output text", "text is not an empty folder"),
     ],
 )
-def test_bad_input_prints_one_line_and_raises_with_the_option_debug(place, capsys, command, message):
+def test_bad_input_prints_one_line_and_raises_with_the_option_debug(working_folder, capsys, command, message):
     assert vaswani(*command.split()) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"vaswani {command.split()[0]}: ")
@@ -61,7 +61,7 @@ def test_bad_input_prints_one_line_and_raises_with_the_option_debug(place, capsy
         vaswani("--debug", *command.split())
 
 
-def test_options_have_the_bounds_of_recipes_and_generation_configs():
+def test_an_option_has_the_same_bounds_as_the_field_of_recipes_or_generation_configs():
     for command in cli.build_parser()._subparsers._group_actions[0].choices.values():
         for action in command._actions:
             if isinstance(action.type, Number):

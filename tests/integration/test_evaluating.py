@@ -18,7 +18,7 @@ CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]
 
 @pytest.fixture
 def files(tmp_path):
-    """The paths of two files: the references, and close translations."""
+    """Return the paths of two files: the references, and translations that are close to them."""
     write_lines(tmp_path / "ref.de", REFERENCES)
     write_lines(tmp_path / "close.de", CLOSE)
     return tmp_path / "ref.de", tmp_path / "close.de"
@@ -26,7 +26,7 @@ def files(tmp_path):
 
 @pytest.fixture(scope="module")
 def model(build_translator, tmp_path_factory):
-    """The folder of an untrained model."""
+    """Return the folder of an untrained model."""
     folder = tmp_path_factory.mktemp("model")
     build_translator(REFERENCES, vocab_size=300, folder=folder)
     return folder
@@ -57,7 +57,7 @@ def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint
     assert read_json(file)["models"] == [str(model)]
 
 
-def test_the_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanwhile(
+def test_the_printed_fingerprint_is_that_of_the_scored_model_even_if_training_ends_meanwhile(
     build_translator, model, files, tmp_path, capsys, monkeypatch
 ):
     checkpoint, newer = [tmp_path / "run" / "checkpoints" / f"step-0000000{number}" for number in (1, 2)]

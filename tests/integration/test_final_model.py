@@ -24,9 +24,10 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 @pytest.fixture(scope="module", params=["first", "continued"])
 def unfinished_run(request, tiny_data, tmp_path_factory):
-    """Return a run that lacks only its new final model, and the files of its model folder before and after that model.
+    """Return the folder of a run without its new final model, and the digests of its model folder before and after.
 
-    `finish_run` writes the new model. In the case "first", the run has no final model before.
+    `finish_run` writes the new model. In the case "first", the run has no final model before. In the case "continued"
+    it has one, with a card.
     """
     run = tmp_path_factory.mktemp(request.param)
     before = {}
@@ -53,9 +54,9 @@ def read_files(folder):
 
 
 def die_at(number, parts, connection):
-    """Finish the training, but die just before file change `number`. Change 1 is the first of the averaging.
+    """Finish the training, but die just before file change `number`. Changes count from the start of the averaging.
 
-    If `number` is 0, or if there are fewer changes, send the number of changes through `connection`.
+    If `number` is 0, or if there are fewer changes, do not die, but send the number of changes through `connection`.
     """
     numbers = itertools.count(1)
     average, is_at_the_end = loop.average_checkpoints, False
@@ -95,7 +96,7 @@ def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(
     run = tmp_path / "run"
     if steps == "two steps":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-        allowed.append({})  # without `renameat2` there are two renames, and no model between them
+        allowed.append({})  # without `renameat2` there are two renames, between which no model exists
     parts = build_run(replace(TINY, num_updates=4), tiny_data, run)
     shutil.copytree(folder, run)
     num_changes = run_and_die_at(0, parts)

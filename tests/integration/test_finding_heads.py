@@ -14,7 +14,7 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def untrained(build_translator, tmp_path_factory, pairs):
-    """A folder with an untrained model."""
+    """Return a folder with an untrained model."""
     folder = tmp_path_factory.mktemp("untrained")
     texts = [text for pair in pairs for text in pair]
     build_translator(texts, vocab_size=400, folder=folder, d_model=32, d_ff=64, encoder_layers=2)
@@ -23,14 +23,14 @@ def untrained(build_translator, tmp_path_factory, pairs):
 
 @pytest.fixture
 def files(tmp_path, pairs):
-    """Options that name files with the sentences and their translations. The second line of each file is empty."""
+    """Return options that name files of sentences and of translations. The second line of each file is empty."""
     sources, targets = zip(pairs[0], ("", ""), *pairs[1:], strict=True)
     write_lines(tmp_path / "source", sources)
     write_lines(tmp_path / "target", targets)
     return ["--source", tmp_path / "source", "--target", tmp_path / "target"]
 
 
-def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, capsys):
+def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained, files, capsys):
     assert vaswani("heads", "--model", untrained, *files) == 0
     printed = capsys.readouterr().out
     assert f"sentences of {files[1]}: measured 41, left out 1 (empty or longer than 512 tokens)" in printed

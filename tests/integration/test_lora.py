@@ -29,25 +29,25 @@ def score(model):
 
 
 @pytest.fixture
-def base(build_tiny_model):
-    """A function that builds the same model each time, with biases in attention."""
+def build_base(build_tiny_model):
+    """Return a function that builds the same model at each call, with biases in attention."""
     return lambda **changes: build_tiny_model(dropout=0, attention_bias=True, noise=0.3, **changes)
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_merged_model_computes_the_same_as_the_adapted_model(base, training):
-    adapted = adapt(base()).train(training)
+def test_a_merged_model_computes_the_same_as_the_adapted_model(build_base, training):
+    adapted = adapt(build_base()).train(training)
     before = adapted(input_ids=SOURCE, labels=LABELS, skip_logits=False)
     merged = adapted.merge_and_unload().train(training)
     assert type(merged) is VaswaniForConditionalGeneration
     after = merged(input_ids=SOURCE, labels=LABELS, skip_logits=False)
     torch.testing.assert_close(after.logits, before.logits, atol=1e-5, rtol=0)
     torch.testing.assert_close(after.loss, before.loss, atol=1e-5, rtol=0)
-    assert (score(base()).logits - score(merged.eval()).logits).abs().max() > 0.1
+    assert (score(build_base()).logits - score(merged.eval()).logits).abs().max() > 0.1
 
 
-def test_every_adapted_layer_is_used_in_training(base):
-    adapted = adapt(base()).train()
+def test_training_gives_a_gradient_to_every_adapter(build_base):
+    adapted = adapt(build_base()).train()
     adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
     # Each of the 2 encoder layers has one attention, and each of the 4 decoder layers has two. LoRA adds two matrices
@@ -59,50 +59,50 @@ def test_every_adapted_layer_is_used_in_training(base):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
-    adapted = adapt(base())
+def test_an_adapted_model_translates_like_the_merged_one(build_base, num_beams):
+    adapted = adapt(build_base())
     options = {"num_beams": num_beams, "max_new_tokens": 12}
     translated = adapted.generate(input_ids=SOURCE, **options)
-    plain = base().generate(SOURCE, **options)
+    plain = build_base().generate(SOURCE, **options)
     assert not torch.equal(translated, plain)
     with adapted.disable_adapter():
         assert torch.equal(adapted.generate(input_ids=SOURCE, **options), plain)
     assert torch.equal(translated, adapted.merge_and_unload().generate(SOURCE, **options))
 
 
-def test_an_adapter_is_saved_without_its_model(base, tmp_path):
-    adapted = adapt(base())
-    # The search makes copies of the merged matrices. These copies must not be saved.
+def test_an_adapter_is_saved_without_its_model(build_base, tmp_path):
+    adapted = adapt(build_base())
+    # The search copies the matrices with the adapter merged in. These copies must not be saved.
     adapted.generate(input_ids=SOURCE, max_new_tokens=3)
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118 - not a mapping
-    loaded = peft.PeftModel.from_pretrained(base(), tmp_path)
+    loaded = peft.PeftModel.from_pretrained(build_base(), tmp_path)
     assert isinstance(loaded, peft.PeftModelForSeq2SeqLM)
     assert torch.equal(score(loaded).logits, score(adapted).logits)
     with pytest.raises(FileNotFoundError, match="holds an adapter of peft: save merge_and_unload"):
         find_model(tmp_path)
 
 
-def test_the_adapter_of_embeddings_is_scaled_like_the_embeddings(base):
-    adapted = adapt(base(tie_word_embeddings=False), targets=["embed_tokens"])
+def test_an_adapter_of_the_embeddings_is_multiplied_by_the_factor_of_the_embeddings(build_base):
+    adapted = adapt(build_base(tie_word_embeddings=False), targets=["embed_tokens"])
     before = score(adapted).logits
-    assert (score(base(tie_word_embeddings=False)).logits - before).abs().max() > 0.1
+    assert (score(build_base(tie_word_embeddings=False)).logits - before).abs().max() > 0.1
     torch.testing.assert_close(score(adapted.merge_and_unload()).logits, before, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_an_adapted_output_layer_is_used_in_the_loss(base, training):
-    model = adapt(base(tie_word_embeddings=False, label_smoothing=0.1), targets=["lm_head"]).train(training)
+def test_an_adapted_output_layer_is_used_in_the_loss(build_base, training):
+    model = adapt(build_base(tie_word_embeddings=False, label_smoothing=0.1), targets=["lm_head"]).train(training)
     logits = model(input_ids=SOURCE, labels=LABELS, skip_logits=False).logits.flatten(0, 1)
     expected = cross_entropy(logits, LABELS.flatten(), label_smoothing=0.1 if training else 0)
     torch.testing.assert_close(model(input_ids=SOURCE, labels=LABELS, skip_logits=True).loss, expected)
 
 
-def test_a_search_begins_with_the_trained_prefix_of_prefix_tuning(base):
+def test_a_search_begins_with_the_trained_prefix_of_prefix_tuning(build_base):
     sizes = {"num_layers": 4, "token_dim": 12, "num_attention_heads": 3}
     config = peft.PrefixTuningConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=3, **sizes)
-    adapted = peft.get_peft_model(base(d_k=4, d_v=4), config).eval()
+    adapted = peft.get_peft_model(build_base(d_k=4, d_v=4), config).eval()
     torch.manual_seed(1)
     with torch.no_grad():
         adapted.prompt_encoder["default"].embedding.weight.normal_(std=3.0)
@@ -111,4 +111,4 @@ def test_a_search_begins_with_the_trained_prefix_of_prefix_tuning(base):
     inputs = {"input_ids": SOURCE, "decoder_input_ids": found.sequences[:, :-1]}
     expected = adapted(**inputs).logits
     torch.testing.assert_close(torch.stack(found.logits, dim=1), expected, atol=1e-5, rtol=0)
-    assert (base(d_k=4, d_v=4)(**inputs).logits - expected).abs().max() > 0.1
+    assert (build_base(d_k=4, d_v=4)(**inputs).logits - expected).abs().max() > 0.1

@@ -16,7 +16,7 @@ TREEBANK = """
 ((S (NP-SBJ (NNS Dogs) (, ,) (NNS cats)) (VP (VBP sleep) (NP (-NONE- *))) (. .)))
 """
 SENTENCES = ["The dog barks .", "", "She , ( the dog ) sees in Oslo .", "dog"]
-# Limits of the search, because an untrained model does not end its output.
+# Limits that keep the search short, because an untrained model does not end its output.
 SHORT = {"num_beams": 2, "max_length_offset": 12}
 
 
@@ -72,7 +72,7 @@ def test_constrained_search_finds_trees_over_exactly_the_given_words(model, toke
 
 
 @pytest.mark.parametrize("word", ["XX", "XXL", "\u00a0x", "a\u00a0b", "\u2028", "(S", "naïve", "1,000/x"])
-def test_brackets_and_other_odd_words_can_be_parsed(model, tokenizer, word):
+def test_words_with_brackets_spaces_or_unusual_characters_can_be_parsed(model, tokenizer, word):
     parser = Parser(model, tokenizer, **SHORT)
     assert parser(f"{word} dog {word}").words == split_words(f"{word} dog {word}")
     assert not parser.num_repaired
@@ -82,7 +82,7 @@ def test_a_sentence_too_long_for_the_search_is_refused_before_any_sentence_is_pa
     parser = Parser(model, tokenizer, **SHORT)
     monkeypatch.setattr(parser_module, "MOST_TOKENS", len(tokenizer("The dog barks .").input_ids))
     assert parser("The dog barks .").words == ["The", "dog", "barks", "."]
-    monkeypatch.setattr(parser, "_search", None)  # a search that begins would raise another error
+    monkeypatch.setattr(parser, "_search", None)  # if a search began, it would raise a TypeError
     longer = "The dog " * 700
     number = len(tokenizer(longer.strip()).input_ids)
     message = rf"sentence 3 has {number:,} tokens \(sub-words\), more than the"
@@ -96,17 +96,17 @@ def test_a_translation_model_is_refused_as_a_parser(build_tiny_model):
 
 
 @pytest.fixture
-def saved(model, tokenizer, tmp_path, monkeypatch):
+def model_folder(model, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_transformer.parsing.parser.LENGTH_OFFSET", SHORT["max_length_offset"])
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
-def test_the_command_writes_one_tree_for_each_line(saved, model, tokenizer, tmp_path, capsys):
-    assert load_parser(saved, **SHORT)(SENTENCES) == Parser(model, tokenizer, **SHORT)(SENTENCES)
+def test_the_command_writes_one_tree_for_each_line(model_folder, model, tokenizer, tmp_path, capsys):
+    assert load_parser(model_folder, **SHORT)(SENTENCES) == Parser(model, tokenizer, **SHORT)(SENTENCES)
     write_lines(tmp_path / "in.txt", SENTENCES)
-    command = ["parse", "--model", saved, "--input", tmp_path / "in.txt", "--num_beams", "1"]
+    command = ["parse", "--model", model_folder, "--input", tmp_path / "in.txt", "--num_beams", "1"]
     assert vaswani(*command, "--output", tmp_path / "out.mrg") == 0
     lines = (tmp_path / "out.mrg").read_text(encoding="utf-8").split("\n")
     assert [tree.words for tree in parse_trees(lines, name="out")] == [split_words(text) for text in SENTENCES if text]
@@ -117,15 +117,15 @@ def test_the_command_writes_one_tree_for_each_line(saved, model, tokenizer, tmp_
     assert next(parse_trees(printed.split("\n"), name="printed")).words == split_words(SENTENCES[0])
 
 
-def test_the_command_warns_of_words_with_punctuation(saved, tmp_path, capsys):
+def test_the_command_warns_of_words_that_contain_punctuation(model_folder, tmp_path, capsys):
     write_lines(tmp_path / "in.txt", ["Well, a dog.", "a dog ."])
-    assert vaswani("parse", "--model", saved, "--input", tmp_path / "in.txt", "--num_beams", "1") == 0
+    assert vaswani("parse", "--model", model_folder, "--input", tmp_path / "in.txt", "--num_beams", "1") == 0
     assert "words with punctuation in them: 2, such as Well, dog." in capsys.readouterr().err
 
 
-def test_the_command_scores_against_gold_trees(saved, treebank, tmp_path, capsys):
+def test_the_command_scores_against_gold_trees(model_folder, treebank, tmp_path, capsys):
     output = tmp_path / "out.mrg"
-    command = ["parse", "--model", saved, "--num_beams", "1", "--gold", treebank]
+    command = ["parse", "--model", model_folder, "--num_beams", "1", "--gold", treebank]
     assert vaswani(*command, "--output", output) == 0
     assert "F1 " in capsys.readouterr().out
     assert [tree.leaves[0].tag for tree in read_trees(output)] == ["DT", "PRP", "NNS"]

@@ -18,7 +18,7 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 
 @pytest.fixture(scope="module")
 def folder(build_translator, tmp_path_factory):
-    """A folder with an untrained model."""
+    """Return a folder with an untrained model."""
     folder = tmp_path_factory.mktemp("saved") / "model"
     build_translator(SENTENCES * 3, folder=folder, custom_pipelines=custom_pipelines("translation_en_to_de"))
     return str(folder)
@@ -63,7 +63,7 @@ def test_a_sentence_longer_than_any_in_training_is_translated_with_a_warning(tra
     assert "longer than 5, the longest in training" in warnings[0]
 
 
-def test_the_column_of_a_dataset_or_table_is_translated_as_a_list_and_that_of_a_stream_one_by_one(translate):
+def test_a_column_of_a_dataset_or_table_is_translated_as_a_list_and_a_column_of_a_stream_one_by_one(translate):
     dataset = Dataset.from_dict({"en": SENTENCES})
     assert translate(dataset["en"]) == translate(SENTENCES)
     assert [found for [found] in translate(dataset.to_iterable_dataset()["en"])] == translate(SENTENCES)
@@ -77,7 +77,7 @@ def test_a_value_that_is_not_a_string_is_refused(translate):
         translate(("a",))
 
 
-def test_a_pipeline_uses_the_model_for_options_that_an_engine_lacks(translate, tmp_path):
+def test_a_pipeline_decodes_without_its_engine_if_an_option_needs_the_model(translate, tmp_path):
     printed = []
     streamer = TextStreamer(translate.tokenizer, skip_special_tokens=True)
     streamer.on_finalized_text = lambda text, stream_end=False: printed.append(text)
@@ -95,7 +95,7 @@ def test_a_pickled_pipeline_translates_as_before(translate):
     assert pickle.dumps(translate) == pickled
 
 
-def test_a_list_with_half_a_surrogate_pair_is_refused_before_any_work(translate, monkeypatch):
+def test_half_a_surrogate_pair_is_refused_before_any_sentence_is_translated(translate, monkeypatch):
     monkeypatch.setattr(translate.model, "generate", None)
     for sentences in (["a dog", "a \ud83d dog"], "a \ud83d dog"):
         with pytest.raises(ValueError, match=r"half of a surrogate pair, .*: 'a \\ud83d dog'\. Remove it, or decode"):
@@ -107,7 +107,7 @@ def test_sampling_gives_different_translations(translate):
     assert len(found) > 1
 
 
-def test_tokens_and_text_are_returned_as_asked(translate):
+def test_a_pipeline_returns_token_ids_text_or_both_as_asked(translate):
     inputs = translate.tokenizer(SENTENCES[0], return_tensors="pt").to(translate.device)
     [ids] = translate.model.generate(**inputs, max_new_tokens=6)
     text = translate(SENTENCES[0])
@@ -127,7 +127,7 @@ def test_languages_that_the_model_does_not_translate_are_refused(folder, transla
             transformers.pipeline(task, model=folder)
 
 
-def test_spaces_are_cleaned_up_if_asked(translate, monkeypatch):
+def test_spaces_before_punctuation_are_removed_if_clean_up_tokenization_spaces_is_set(translate, monkeypatch):
     monkeypatch.setattr(
         translate.model, "generate", lambda **_: translate.tokenizer("a dog , a cat .", return_tensors="pt").input_ids
     )

@@ -44,7 +44,7 @@ T5_SEARCH = {"num_beams": 3, "max_length": 9}
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
-    """A folder with the files of a sentencepiece model, and a list of (piece, score)."""
+    """Return a folder with the files of a sentencepiece model, and a list of its (piece, score)."""
     model = io.BytesIO()
     lines = iter([*SENTENCES, *T5_PREFIX.split()] * 20)
     sentencepiece.SentencePieceTrainer.train(
@@ -117,7 +117,7 @@ def parts(request, pieces):
 
 
 def expect(parts, sentence, **options):
-    """Return the token ids and the text of each hypothesis, from the tokenizer and `generate()` without a pipeline."""
+    """Return the record of each hypothesis that the tokenizer and `generate()` give without a pipeline."""
     kind, model, tokenizer = parts
     if kind in LANGUAGES:
         tokenizer.src_lang = LANGUAGES[kind][0]
@@ -130,6 +130,7 @@ def expect(parts, sentence, **options):
 
 
 def to_record(ids, text, tokenizer):
+    """Return token ids (without padding) and text in a dictionary, as a pipeline does."""
     return {"translation_token_ids": [i for i in ids.tolist() if i != tokenizer.pad_token_id], "translation_text": text}
 
 

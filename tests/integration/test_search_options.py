@@ -1,4 +1,4 @@
-"""Options of the command line apply to the search, also with an ensemble."""
+"""Search options of the command line are applied, with an ensemble too."""
 
 import pytest
 from shortcuts import vaswani, write_lines
@@ -11,7 +11,7 @@ SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away
 
 @pytest.fixture(scope="module")
 def folders(build_translator, tmp_path_factory):
-    """Folders of two models with the same vocabulary."""
+    """Return the folders of two models with the same vocabulary."""
     folders = [tmp_path_factory.mktemp(name) for name in ("one", "other")]
     for folder, d_model in zip(folders, (16, 12), strict=True):
         build_translator(SENTENCES, folder=folder, d_model=d_model)
@@ -20,7 +20,7 @@ def folders(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path):
-    """The paths of a text and of its translation, which does not exist yet."""
+    """Return the paths of a text and of its translation, which does not exist yet."""
     write_lines(tmp_path / "text", SENTENCES)
     return tmp_path / "text", tmp_path / "out"
 
@@ -49,7 +49,7 @@ def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, bui
     )
 
 
-def test_a_score_names_its_models_and_dtype(folders, files, capsys):
+def test_the_printed_scores_name_the_models_and_their_dtype(folders, files, capsys):
     options = ["--ensemble", folders[1], "--dtype", "bfloat16", "--num_beams", "2", "--tokenize", "none"]
     assert run("evaluate", "--model", folders[0], "--test", files[0], files[0], *options) == 0
     printed = capsys.readouterr().out

@@ -36,7 +36,7 @@ def pipe(folder):
 
 @pytest.fixture
 def paragraph(tmp_path, folder):
-    """The arguments of a command that translates a file with `PARAGRAPH` in two lines, and the path of its output."""
+    """Return the arguments of a command that translates `PARAGRAPH`, in a file of two lines, and the output path."""
     text = tmp_path / "text"
     output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
@@ -96,7 +96,7 @@ def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, 
     assert sum(counts) == 2  # lines are counted, not sentences
 
 
-def test_scores_say_that_sentences_were_split(sentencex, folder, paragraph, capsys):
+def test_the_printed_scores_say_that_sentences_were_split(sentencex, folder, paragraph, capsys):
     text = paragraph[0][4]
     assert vaswani("evaluate", "--model", folder, "--test", text, text, "--split_sentences") == 0
     printed = capsys.readouterr()
@@ -123,7 +123,7 @@ def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(pipe
     assert "give split_sentences=True" in warnings[0]
 
 
-def test_single_sentences_are_not_counted_as_several():
+def test_the_pattern_of_several_sentences_does_not_match_a_single_sentence():
     singles = [
         *SENTENCES,
         "J. K. Rowling.",

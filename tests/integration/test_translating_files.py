@@ -19,7 +19,8 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-# `translate` saves its work in windows, here of 20 lines. The text has four and a half windows.
+# `translate` saves its work after each window of lines. A window has as many lines as --tokens_per_batch, because
+# LEAST_LINES_PER_WINDOW is set to 1 here. So the 90 lines make four and a half windows.
 TOKENS_PER_BATCH = "20"
 PROGRAM = """
 import sys, time
@@ -91,7 +92,7 @@ def test_compressed_files_and_pipes_give_the_same_translations(model_folder, tex
     assert (tmp_path / "piped").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_each_option_of_translate_is_listed_as_changing_the_output_or_not():
+def test_each_option_that_changes_the_output_of_translate_is_compared_before_work_continues():
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
     compared_by_content = {"model", "ensemble"}
     names_of_files = {"input", "output", "alignments"}

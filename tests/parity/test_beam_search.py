@@ -1,7 +1,7 @@
-"""`generate()` finds what a beam search in plain Python finds, token for token.
+"""`generate()` finds the same translations as a beam search in plain Python, token for token.
 
 The plain search keeps hypotheses in dictionaries, translates one sentence at a time and calls the model without a
-cache. It shares no code with the package's search. With one beam both searches are greedy: they end as soon as </s> is
+cache. It shares no code with the package's search. With one beam, either search is greedy: it ends as soon as </s> is
 the most probable next word.
 """
 
@@ -38,9 +38,9 @@ def search(
 
     Args:
         next_words: returns, for each hypothesis of a list, log P of every word as its next word.
-        limit: the most words of a translation, </s> included.
+        limit: the largest number of words of a translation, </s> included.
         end: the word </s>.
-        stops_early: whether to stop when no open hypothesis can win any more. If False, stop at the limit.
+        stops_early: True to stop when no open hypothesis can win any more, False to stop at the limit.
     """
     running: dict[Hypothesis, float] = {(): 0.0}
     finished: dict[Hypothesis, float] = {}
@@ -64,7 +64,7 @@ def search(
 
 
 def words_of_model(model, source: Sequence[int]) -> NextWords:
-    """Return `next_words` for translations of `source` by `model`. It calls `forward` without a cache."""
+    """Return a function `next_words` for translations of `source`. It calls `forward` of `model` without a cache."""
     input_ids = torch.tensor([source], device=model.device)
     encoded = model.get_encoder()(input_ids).last_hidden_state
     start = model.generation_config.decoder_start_token_id
@@ -98,7 +98,7 @@ def words_of(model, source):
 
 
 def compare(model, expected_of, *, num_best: int, **options) -> None:
-    """Check that `model` finds the translations (score, tokens) that `expected_of(i)` returns for sentence i."""
+    """Fail unless `model` finds, for each sentence i, the (score, tokens) of each translation in `expected_of(i)`."""
     found = model.generate(SOURCE, num_return_sequences=num_best, **WITH_SCORES, **options)
     for i in range(len(SENTENCES)):
         expected = expected_of(i)
@@ -158,8 +158,8 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
 
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
 def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit(build_ending_model, bias):
-    # With the bias of 6, log P of a 25 that follows a 25 is above 0, so each such 25 raises the score. A hypothesis
-    # can then win at the limit although one that ended at once was far better until then.
+    # With the bias of 6, log P of word 25 after word 25 is above 0, so each repetition of 25 raises the score. A
+    # hypothesis can then win at the limit although, until then, one that ended at once had a far better score.
     model = build_ending_model(end_bias=6.0, max_length_offset=OFFSET, decoder_layers=2)
 
     def expected_of(i):

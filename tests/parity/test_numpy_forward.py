@@ -17,7 +17,7 @@ def softmax(x):
 
 
 def attend(q, k, v, visible):
-    """Return equation 1 for one head of one sentence. A query that sees no key gets zeros."""
+    """Return the result of equation 1 for one head and one sentence. A query that sees no key gets zeros."""
     scores = q @ k.T / np.sqrt(q.shape[-1])
     context = np.zeros((len(q), v.shape[-1]))
     for i in range(len(q)):
@@ -39,7 +39,7 @@ def multi_head(weights, x, memory, visible, num_heads):
 
 
 def feed_forward(weights, x):
-    """Return the feed-forward network (equation 2)."""
+    """Return the output of the feed-forward network (equation 2)."""
     inner = np.maximum(0, x @ weights["fc1.weight"].T + weights["fc1.bias"])
     return inner @ weights["fc2.weight"].T + weights["fc2.bias"]
 
@@ -68,7 +68,7 @@ def embed(matrix, ids):
 
 
 def part(weights, prefix):
-    """Return the weights whose names begin with `prefix`, and cut the prefix off the names."""
+    """Return the weights whose names begin with `prefix`. The returned names are without the prefix."""
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
 
 

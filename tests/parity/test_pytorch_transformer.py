@@ -1,4 +1,4 @@
-"""Encoder and decoder agree with `torch.nn.Transformer` with the same weights, in float64."""
+"""Encoder and decoder agree in float64 with a `torch.nn.Transformer` that has the same weights."""
 
 import pytest
 import torch

@@ -17,8 +17,8 @@ def softmax_in_the_window(q, k, v, *, r, is_causal, visible):
 
     Args:
         r: the size of the window.
-        is_causal: whether the window ends at the position of the query. Otherwise this position is in its middle.
-        visible: (B, T), False for keys that are padding.
+        is_causal: True if the window ends at the position of the query, False if this position is in its middle.
+        visible: (B, T), True for keys that are not padding.
     """
     num_rows, num_heads, length, d_k = q.shape
     context = np.zeros((num_rows, length, num_heads, v.shape[-1]))

@@ -15,7 +15,7 @@ SEARCHES = {
 
 @pytest.fixture(scope="module")
 def model(build_ending_model):
-    """Return an engine. With it, sentences leave the batch when their search is over."""
+    """Return an engine, with which a sentence leaves the batch when its search is over."""
     return build_ending_model(end_bias=2.0, max_length_offset=3, decoder_layers=1).build_engine()
 
 
@@ -46,7 +46,7 @@ def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, op
     evictions = []
     evict = BeamSearch.evict
     monkeypatch.setattr(BeamSearch, "evict", lambda *args: evictions.append(evict(*args)))
-    # Fewer sentences are enough for a forced end, because "beam" tests the beam search with all of them.
+    # For a forced end 16 sentences are enough, because "beam" tests the beam search with all 70.
     count = 16 if "forced_eos_token_id" in options else 70
     in_order = list(range(count))
     by_length = sorted(in_order, key=lambda number: -len(sentences[number]))

@@ -31,7 +31,7 @@ padding = st.lists(any_token, max_size=4)
     ids=["eager", "sdpa", "eager window", "sdpa window", "blocks", "blocks, even window", "learned positions"],
 )
 def model(request, build_tiny_model):
-    with pytest.MonkeyPatch.context() as patch:  # so that short sentences, too, are computed in blocks
+    with pytest.MonkeyPatch.context() as patch:  # otherwise short sentences are not computed in blocks
         patch.setattr(window, "LEAST_BLOCK", 1)
         patch.setattr(window, "LEAST_STRIPS", 0)
         yield build_tiny_model(noise=0.3, dtype=torch.float64, **request.param)

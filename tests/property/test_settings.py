@@ -1,4 +1,4 @@
-"""All settings that recipes, configs and generate() accept can be saved and loaded, and do not prevent a conversion."""
+"""All settings that recipes, configs and generate() accept can be saved and loaded, and a model can be converted."""
 
 import tempfile
 from dataclasses import replace
@@ -63,7 +63,9 @@ recipe_options = {
 
 @FEW
 @given(st.fixed_dictionaries({}, optional=search_options), st.booleans())
-def test_a_loaded_model_has_the_search_options_with_which_it_was_saved(build_tiny_model, options, has_stock_config):
+def test_a_loaded_model_has_the_search_options_with_which_it_was_saved(
+    build_tiny_model, options, has_config_of_transformers
+):
     model = build_tiny_model(noise=0.1)
     source = torch.tensor([[4, 5, 6, 2]])
 
@@ -72,7 +74,7 @@ def test_a_loaded_model_has_the_search_options_with_which_it_was_saved(build_tin
         found = model.generate(source)
         return getattr(found, "sequences", found).tolist()
 
-    if has_stock_config:
+    if has_config_of_transformers:
         model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=1, decoder_start_token_id=0)
     model.generation_config.update(**options, allow_custom_entries=True)
     expected = search(model)

@@ -1,4 +1,4 @@
-"""Word alignments: from made-up attention, from batches, and compared with alignments made by hand."""
+"""Word alignments: computed from given attention and from batches, and compared with alignments made by hand."""
 
 import numpy as np
 import pytest
@@ -28,8 +28,9 @@ def translator(build_translator):
 def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(monkeypatch, translator):
     model, tokenizer = translator
     weights = np.zeros((2, 1, 3, 3))  # layer 1 keeps weights of 0, so it has no links
-    # Rows are target words, and a link is (source word, target word). Target word 2 gives most to source word 2, but
-    # this 0.4 is a share of 0.27 in its column. The 0.3 for source word 1 is a share of 0.6, so these two are linked.
+    # Rows are target words, columns are source words, and a link is (source word, target word). Target word 2 gives
+    # most, 0.4, to source word 2, but this is a share of 0.27 in its column. Its 0.3 for source word 1 is a share of
+    # 0.6, so source word 1 and target word 2 are linked.
     weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]

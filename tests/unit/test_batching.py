@@ -73,7 +73,7 @@ def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths,
     plan.sort(key=lambda rows: (longest[rows].max(), longest[rows].min(), -len(rows)))
     for rows, later in pairwise([*plan, None]):
         assert len(rows) * longest[rows].max() <= 100
-        # Not even the shortest pair of the next update would have fitted.
+        # Even the shortest pair of the next update would have made this update too large.
         assert later is None or (len(rows) + 1) * longest[later].min() > 100
         parts = split_update(rows, source, target, num_parts=num_parts)
         assert len(parts) == num_parts
@@ -114,7 +114,7 @@ def test_micro_batches_have_equal_work_and_less_padding_than_the_update(num_part
     slowest = total = 0
     for rows in plan:
         work = [padded_tokens(part, source, target) for part in split_update(rows, source, target, num_parts=num_parts)]
-        # In parts of fewer than 100 pairs, one long pair may be more than 5 % of the work.
+        # With fewer than 100 pairs in a part, one long pair may be more than 5 % of the part's work.
         if len(rows) > 100 * num_parts:
             assert max(work) <= 1.05 * sum(work) / num_parts
         slowest += max(work)
@@ -135,7 +135,7 @@ def read(corpus, num_updates, **options):
 
 
 def pairs_of(updates):
-    """Return the sorted numbers of the pairs in each update, read from its labels."""
+    """Return, for each update, the sorted numbers of its pairs, which its labels hold."""
     return [
         sorted(i for batch in update.micro_batches for i in batch["labels"][:, 0].tolist() if i != IGNORE_INDEX)
         for update in updates

@@ -28,7 +28,7 @@ def test_a_tree_matches_itself():
 @pytest.mark.parametrize(
     ("predicted", "expected"),
     [
-        # A wrong label, a wrong span, a missing bracket, and one bracket too many.
+        # A wrong label, two wrong spans, a missing bracket, and one bracket too many.
         ("(S (PP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 4)),
         ("(S (NP (DT The) (NN dog) (VBZ likes)) (VP (NP (NNS cats))) (. .))", (2, 4, 4)),
         ("(S (DT The) (NN dog) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 3)),

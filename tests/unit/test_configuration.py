@@ -35,7 +35,7 @@ BASE = {
     "eos_token_id": 2,
     "decoder_start_token_id": 0,
 }
-# For each field but `is_encoder_decoder`, a value that differs from its default.
+# A value other than the default for each field except `is_encoder_decoder`.
 OTHER = {
     "vocab_size": 101,
     "d_model": 30,
@@ -93,7 +93,7 @@ def test_the_defaults_are_the_base_model_of_the_paper():
 
 
 @pytest.mark.parametrize("given", ["d_k", "d_v"])
-def test_d_k_and_d_v_are_d_model_divided_by_num_heads_by_default(given):
+def test_d_k_and_d_v_are_by_default_d_model_divided_by_num_heads(given):
     config = VaswaniConfig(d_model=96, num_heads=6, **{given: 5})
     assert {config.d_k, config.d_v} == {5, 16}
     assert getattr(config, given) == 5

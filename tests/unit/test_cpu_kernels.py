@@ -19,7 +19,7 @@ def test_dropout_drops_at_its_rate_and_keeps_the_mean(p):
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 301])
-def test_dropout_decides_on_neighbours_independently(stride):
+def test_dropout_drops_neighbouring_entries_independently(stride):
     torch.manual_seed(0)
     kept = Dropout(0.5)(torch.ones(300_000)) != 0
     assert (kept[stride:] == kept[:-stride]).double().mean().item() == pytest.approx(0.5, abs=0.005)
@@ -52,7 +52,7 @@ def test_dropout_is_finite_at_extreme_rates(p):
     assert Dropout(p)(torch.ones(1000)).isfinite().all()
 
 
-def test_compiled_models_and_other_devices_use_the_dropout_of_pytorch(monkeypatch):
+def test_compiled_models_and_devices_other_than_cpus_use_the_dropout_of_pytorch(monkeypatch):
     x = torch.ones(1000)
     torch.manual_seed(0)
     expected = nn.functional.dropout(x, 0.5)
@@ -115,6 +115,6 @@ def test_speed_up_training_replaces_dropout_and_the_kernel(build_tiny_model, ker
     speed_up_training(model, is_half_precision=is_half_precision)
     rates = [module.p for module in model.modules() if type(module) is Dropout]
     assert len(rates) == sum(isinstance(module, nn.Dropout) for module in model.modules())
-    # Two sums of embeddings and positions, two sub-layers in each encoder layer, three in each decoder layer.
+    # Two sums of embeddings and positions, 2 encoder layers of two sub-layers, 4 decoder layers of three sub-layers.
     assert rates.count(0.25) == 2 + 2 * 2 + 4 * 3
     assert model.config._attn_implementation == expected

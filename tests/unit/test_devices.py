@@ -1,4 +1,4 @@
-"""Precision and settings of PyTorch that depend on the device."""
+"""The precision and the settings of PyTorch that are chosen for a device."""
 
 from itertools import count
 
@@ -43,14 +43,14 @@ def test_only_cuda_turns_off_cudnn_attention_and_allows_tf32(device, expected):
 
 @pytest.mark.parametrize(("cores", "threads"), [(2.0, 2), (1.8, 2), (1.5, 1), (0.4, 1), (5.0, 2)])
 @pytest.mark.parametrize("omp_num_threads", [None, "2"])
-def test_a_search_uses_as_many_threads_as_its_process_gets_cores(monkeypatch, cores, threads, omp_num_threads):
+def test_limit_threads_sets_as_many_threads_as_the_process_gets_cores(monkeypatch, cores, threads, omp_num_threads):
     before = torch.get_num_threads()
-    clock = count()  # Every reading takes a second of wall time, and `cores` seconds of process time.
+    clock = count()  # between two readings, a second passes, and `cores` seconds of process time
     devices._count_cores.cache_clear()
     monkeypatch.setattr(devices.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(devices.time, "process_time", lambda: next(clock) * cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if omp_num_threads is not None:  # This variable has precedence.
+    if omp_num_threads is not None:  # it has precedence over the number of cores
         monkeypatch.setenv("OMP_NUM_THREADS", omp_num_threads)
     try:
         torch.set_num_threads(2)

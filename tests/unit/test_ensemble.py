@@ -13,7 +13,7 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 @pytest.fixture(scope="module")
 def build(build_ending_model):
-    """Return a function that builds a model whose translations end early."""
+    """Return a function that builds a model with short translations."""
     return functools.partial(build_ending_model, end_bias=3.0, max_length_offset=5, decoder_layers=2)
 
 
@@ -33,7 +33,7 @@ def test_the_mean_of_equal_probabilities_is_exact():
         assert torch.equal(mean_log_probs([logits] * count), logits.log_softmax(-1))
 
 
-def test_a_word_that_one_model_forbids_is_still_possible():
+def test_a_word_that_only_one_of_the_models_forbids_is_still_possible():
     log_probs = [torch.tensor([-torch.inf, 0.0]), torch.tensor([0.5, 0.5]).log()]
     torch.testing.assert_close(mean_log_probs(log_probs).exp(), torch.tensor([0.25, 0.75]))
     assert mean_log_probs([torch.tensor([-torch.inf, 0.0])] * 2).tolist() == [-torch.inf, 0.0]

@@ -67,7 +67,7 @@ def test_compute_bleu_scores_the_model_s_translations(translator, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_the_error_about_a_missing_or_damaged_file_of_a_model_names_it(saved, name):
+def test_the_error_about_a_model_with_a_missing_or_damaged_file_names_the_file(saved, name):
     (saved / name).write_bytes((saved / name).read_bytes()[:-9])
     with pytest.raises((ValueError, OSError), match=rf"holds a damaged file|{name}"):
         load_translator(saved)
@@ -81,7 +81,7 @@ def test_the_error_about_a_missing_or_damaged_file_of_a_model_names_it(saved, na
 def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name, make):
     (saved / name).unlink(missing_ok=True)
     make(saved / name)
-    if name == "README.md" and make is Path.mkdir:  # allowed, because the card is no part of the model
+    if name == "README.md" and make is Path.mkdir:  # allowed, because README.md is no part of the model
         assert load(saved)
         return
     with pytest.raises(ValueError, match=f"{name} is not a file, but a folder, a pipe or a broken link: copy"):
@@ -123,7 +123,7 @@ def test_the_newest_checkpoint_of_a_run_is_loaded_unless_it_is_damaged(saved, ca
         load(saved.parent)
 
 
-def test_a_fingerprint_depends_on_the_contents_of_a_model_and_not_on_its_place(saved, tmp_path):
+def test_a_fingerprint_depends_on_the_files_of_a_model_and_not_on_their_folder_or_card(saved, tmp_path):
     fingerprint = fingerprint_model(saved)
     shutil.copytree(saved.parent, tmp_path / "copy")
     (saved / "README.md").write_text("a card")

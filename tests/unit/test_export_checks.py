@@ -1,4 +1,4 @@
-"""Refused exports, and the exported table of positions. integration/test_export.py tests exported models."""
+"""Exports that are refused, and the exported table of positions. integration/test_export.py tests exported models."""
 
 import math
 import sys

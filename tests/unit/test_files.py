@@ -1,4 +1,4 @@
-"""Files and folders that are written whole, checked, locked and claimed."""
+"""Files and folders that are written completely, checked, locked, or claimed for one use."""
 
 import contextlib
 
@@ -36,7 +36,7 @@ def test_a_new_file_is_synced_before_it_is_renamed(tmp_path, file_calls):
     assert file_calls == ["sync file.partial", "rename file.partial"]
 
 
-def test_the_error_of_a_failed_write_names_the_file_and_other_errors_are_unchanged(tmp_path, little_room):
+def test_the_error_about_a_failed_write_names_the_file_and_other_errors_are_unchanged(tmp_path, little_room):
     path = tmp_path / "file"
     with little_room(10), pytest.raises(OSError, match=rf"File too large: '{path}'"), write_whole(path) as file:
         file.write(bytes(11))
@@ -44,7 +44,7 @@ def test_the_error_of_a_failed_write_names_the_file_and_other_errors_are_unchang
         (tmp_path / "elsewhere").read_bytes()
 
 
-def test_a_folder_that_a_killed_process_left_renamed_gets_its_name_back(tmp_path):
+def test_a_folder_that_a_killed_process_has_renamed_gets_its_old_name_again(tmp_path):
     old = tmp_path / ".model.old"
     old.mkdir()
     (old / "notes.txt").write_text("of the user")

@@ -1,4 +1,4 @@
-"""The filter of sentence pairs: which pairs it keeps, and how it counts the others."""
+"""The filter of sentence pairs: which pairs it keeps, and how it counts the pairs that it drops."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ ENDLESS = " " * 10_000 + "ä"
 def test_every_pair_is_either_kept_unchanged_in_order_or_counted_as_dropped(pairs, ratio, drop_duplicates):
     counts = Counter()
     kept = list(filter_pairs(pairs, counts, max_length_ratio=ratio, seen=set() if drop_duplicates else None))
-    rest = iter(pairs)  # Each `in` continues after the last match, so only pairs in order are found.
+    rest = iter(pairs)  # each `in` continues after the last match, so it finds only pairs in order
     assert all(pair in rest for pair in kept)
     assert counts["read"] == len(pairs) == len(kept) + sum(counts[reason] for reason in REASONS)
 
@@ -37,14 +37,14 @@ def test_every_pair_is_either_kept_unchanged_in_order_or_counted_as_dropped(pair
         ({}, [(LONGEST, "a"), ("a", LONGEST)], [(ENDLESS, "a"), ("a", ENDLESS)], "endless"),
     ],
 )
-def test_each_filter_drops_and_counts_only_its_pairs(options, kept, dropped, reason):
+def test_each_filter_drops_and_counts_only_the_pairs_for_which_it_is_meant(options, kept, dropped, reason):
     counts = Counter()
     assert list(filter_pairs([*kept, *dropped], counts, **options)) == kept
     assert counts == {"read": len(kept) + len(dropped), reason: len(dropped)}
     assert summarise(counts) == f"read {counts['read']} pairs, dropped {len(dropped)} {reason}"
 
 
-def test_summary_says_in_one_line_what_was_dropped():
+def test_the_summary_lists_the_reasons_in_one_line():
     counts = dict(zip(("read", *REASONS), (4_000, 1_000, 2, 3, 4, 5), strict=True))
     dropped = "1,000 endless, 2 empty, 3 unequal, 4 duplicate, 5 over max_length"
     assert summarise(counts) == f"read 4,000 pairs, dropped {dropped}"

@@ -1,4 +1,4 @@
-"""Given vocabularies: models of SentencePiece and files `tokenizer.json`."""
+"""Vocabularies from other programs: models of SentencePiece and files `tokenizer.json`."""
 
 import pytest
 import sentencepiece

@@ -1,4 +1,4 @@
-"""The order of imports: a file imports only from lower floors or from its folder, and imports form no circles."""
+"""The order of imports: a file imports only from lower layers or from its own folder, and no imports are circular."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -9,8 +9,8 @@ import pytest
 import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
-# The folders and files of the package by floors, from the ground up. Those on one floor do not import each other.
-FLOORS = [
+# The layers of the package, from the lowest up. The folders and files of one layer do not import each other.
+LAYERS = [
     {"model", "devices"},
     {"engine", "kernels", "memory", "files", "bounds"},
     {"runs"},
@@ -24,7 +24,7 @@ FLOORS = [
     {"cli", "registration"},
     {"__main__", "__init__"},
 ]
-FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 SHARED_BY_COMMANDS = {"commands.arguments"}
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 
@@ -52,14 +52,14 @@ IMPORTS = {module: find_imports(module) for module in FILES}
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
-def test_every_file_imports_only_from_lower_floors_or_its_folder(module):
+def test_every_file_imports_only_from_lower_layers_or_its_folder(module):
     folder, _, name = module.partition(".")
     for imported in IMPORTS[module]:
         imported_folder = imported.partition(".")[0]
         if name and imported_folder == folder:
             is_allowed = folder != "commands" or name == "__init__" or imported in SHARED_BY_COMMANDS
         else:
-            is_allowed = FLOOR_OF[imported_folder] < FLOOR_OF[folder] and folder != "model"
+            is_allowed = LAYER_OF[imported_folder] < LAYER_OF[folder] and folder != "model"
         assert is_allowed, f"{module} imports {imported}, which is not below it"
 
 

@@ -12,7 +12,7 @@ from vaswani_transformer.training.interruption import StopRequest, ignore_first_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_within_the_first_seconds_are_one_request(number):
+def test_two_signals_within_the_first_seconds_count_as_one_request(number):
     # The first signal comes from a scheduler or from Ctrl+C. The launcher then sends SIGTERM as well.
     before = [signal.getsignal(each) for each in interruption.SIGNALS]
     with StopRequest() as request:
@@ -24,7 +24,7 @@ def test_signals_within_the_first_seconds_are_one_request(number):
 
 def test_a_second_request_ends_the_process_at_once(monkeypatch):
     kills = []
-    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)  # every signal is a request of its own
+    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)  # so that the second signal is a second request
     monkeypatch.setattr(interruption.os, "kill", lambda *call: kills.append((*call, signal.getsignal(signal.SIGTERM))))
     with StopRequest():
         signal.raise_signal(signal.SIGTERM)
@@ -54,7 +54,7 @@ def test_a_worker_survives_the_first_sigterm_but_not_a_later_one():
     process.terminate()
     process.join(0.2)
     assert process.is_alive()
-    for _ in range(600):  # The system merges signals until the process runs again, so one may be lost.
+    for _ in range(600):  # signals that arrive while the process sleeps may be merged into one
         process.terminate()
         process.join(0.1)
         if process.exitcode is not None:
@@ -62,7 +62,7 @@ def test_a_worker_survives_the_first_sigterm_but_not_a_later_one():
     assert process.exitcode == -signal.SIGTERM
 
 
-def test_a_worker_leaves_the_process_group():
+def test_a_worker_leaves_the_process_group_of_its_parent():
     process = start_worker()
     assert os.getpgid(process.pid) == process.pid != os.getpgrp()
     process.kill()
@@ -70,7 +70,7 @@ def test_a_worker_leaves_the_process_group():
 
 @pytest.fixture(autouse=True)
 def default_handler():
-    """Give SIGTERM its default handler. Processes that a test forks inherit it."""
+    """Give SIGTERM its default handler. Processes that a test forks inherit the handler."""
     previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, previous)

@@ -93,7 +93,7 @@ def translator(build_translator):
 
 @pytest.fixture(scope="module")
 def expected(translator) -> list[tuple[float, int, float]]:
-    """Return log-probability, length and score of each pair of TEXT. Each pair is scored alone."""
+    """Return the log-probability, length and score of each pair of TEXT, scored in a batch of its own."""
     model, tokenizer = translator
     results = []
     for source, target in TEXT:

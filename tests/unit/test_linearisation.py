@@ -1,4 +1,4 @@
-"""Trees are written as symbols and rebuilt from them. Symbols that form no tree are repaired by rules."""
+"""Trees are written as symbols, and rebuilt from symbols. Symbols that form no tree are repaired by rules."""
 
 import re
 

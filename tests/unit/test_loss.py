@@ -47,7 +47,7 @@ def test_the_loss_in_half_precision_accumulates_in_float32(tensors, dtype):
 
 
 def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors):
-    # On a GPU ignored tokens are masked. To leave them out, the CPU would have to wait for the GPU.
+    # On a GPU, ignored tokens are masked, because leaving them out would make the CPU wait for the GPU.
     left_out = find_loss(*tensors, LABELS)
     masked = cross_entropy._SlicedCrossEntropy.apply(*tensors, LABELS, 0.1, torch.float64)
     expected = torch.autograd.grad(left_out[0], tensors)

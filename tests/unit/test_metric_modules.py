@@ -1,4 +1,4 @@
-"""The metric of the paper as a module of `evaluate`."""
+"""The BLEU of the paper, loaded as a metric by the library `evaluate`."""
 
 import evaluate
 import pytest

@@ -1,4 +1,4 @@
-"""BLEU, chrF and the BLEU of the paper, with their signatures."""
+"""BLEU, chrF and the BLEU of the paper, each with a signature of its settings."""
 
 import numpy as np
 import pytest

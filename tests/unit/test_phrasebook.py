@@ -21,8 +21,8 @@ from vaswani_transformer.data.phrasebook.grammar import (
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs, split_of
 from vaswani_transformer.data.phrasebook.words import ADJECTIVES, DETERMINERS, NOUNS, TABLES, VERBS, nouns_in
 
-# Some of the first 1,000 training pairs, checked by hand. They show endings, cases, possessives, separable verbs, word
-# order and negation.
+# Some of the first 1,000 training pairs, checked by hand. Among them are endings, cases, possessives, separable verbs,
+# word order and negation.
 CHECKED = """
 The young child cooked the delicious potato last week. | Das junge Kind hat letzte Woche die leckere Kartoffel gekocht.
 An expensive ring can be on the red roof today. | Ein teurer Ring kann heute auf dem roten Dach sein.
@@ -60,8 +60,8 @@ def test_the_corpus_contains_sentences_checked_by_hand():
 
 
 def test_the_drawn_sentences_never_change():
-    # Published scores were measured on these sentences. Hashes of strings differ between processes, so this test also
-    # fails if the sentences depend on the order of a set.
+    # Published scores were measured on these sentences. The order of a set of strings differs between processes, so
+    # this test also fails if the sentences depend on such an order.
     text = "".join(f"{english}\t{german}\n" for english, german in generate_pairs(split="train", num_pairs=5_000))
     assert hashlib.sha256(text.encode()).hexdigest().startswith("5ff457fac017da12")
 
@@ -124,7 +124,7 @@ def test_sentences_are_well_formed(drawn):
         assert not re.search(r"\b(in|an|zu|von) dem\b|\bzu der\b|\bin das\b", pair[1])
 
 
-def test_every_word_is_used(drawn):
+def test_every_word_of_the_tables_occurs_in_the_drawn_sentences(drawn):
     used = {word for english, _ in drawn for word in re.findall(r"\w+", english.lower())}
     words = [word.english for table in ("adjectives", "times", "frequencies", "modals") for word in TABLES[table]]
     words += [noun.english for noun in NOUNS]

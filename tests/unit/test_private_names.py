@@ -13,7 +13,7 @@ LISTED = set(re.findall(r"`(_\w+)`", generation_vaswani.__doc__))
 
 
 def is_set_on_self(node):
-    """Return True if the node is an assigned attribute of `self`, as in `self.name = value`."""
+    """Return True if `node` is an attribute of `self` to which a value is assigned, as in `self.name = value`."""
     return isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
 
 

@@ -1,4 +1,4 @@
-"""The matrix products of an engine agree with the linear layers, with packed weights or without."""
+"""The matrix products of an engine agree with the linear layers, whether weights are packed or not."""
 
 import pytest
 import torch
@@ -28,11 +28,11 @@ def test_products_agree_with_the_layers(dtype, is_packed, bias):
         rounding = {torch.float32: 1e-6, torch.bfloat16: 4e-3}[dtype]
         found = [products.one(layer)(x) for layer in layers]
         rectified = [products.one(layer, relu=True)(x) for layer in layers]
-        at_once = products.several(*layers)(x)
-        for y, positive, together, layer in zip(found, rectified, at_once, layers, strict=True):
+        all_together = products.several(*layers)(x)
+        for y, positive, joint, layer in zip(found, rectified, all_together, layers, strict=True):
             rounded = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
             expected = nn.functional.linear(x.double(), *rounded)
-            for actual, wanted in ((y, expected), (positive, expected.relu()), (together, expected)):
+            for actual, wanted in ((y, expected), (positive, expected.relu()), (joint, expected)):
                 assert actual.dtype == dtype
                 assert actual.shape == wanted.shape
                 assert (actual - wanted).norm() <= rounding * expected.norm()

@@ -1,4 +1,4 @@
-"""The progress of a run: sums over updates and processes, speed and epochs."""
+"""The progress of a run: sums over updates and processes, speed, epochs and evaluations."""
 
 import math
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def test_the_perplexity_of_a_diverging_run_is_infinite():
 
 
 def test_a_restored_tally_counts_the_sum_of_all_processes_once():
-    def reduce(tensor, how):  # every process receives the sum
+    def reduce(tensor, how):  # each process receives the sum over all processes
         return sum(tally._losses for tally in tallies)
 
     processes = [SimpleNamespace(device=CPU, is_main_process=is_main, reduce=reduce) for is_main in (True, False)]

@@ -91,7 +91,7 @@ def test_a_run_is_finished_after_its_last_update_or_when_its_patience_ends():
 
 def test_the_list_of_recipes_gives_their_numbers_of_parameters(capsys):
     run(Namespace(name=None))
-    header, *lines, _, _ = capsys.readouterr().out.splitlines()  # A note on the paper's numbers ends the list.
+    header, *lines, _, _ = capsys.readouterr().out.splitlines()  # the last two lines are a note
     assert header.split()[:2] == ["recipe", "parameters"]
     assert [line.split()[0] for line in lines] == list(RECIPES)
     for line, recipe in zip(lines, RECIPES.values(), strict=True):
@@ -101,7 +101,7 @@ def test_the_list_of_recipes_gives_their_numbers_of_parameters(capsys):
         assert line.split()[1] == f"{model.num_parameters() / 1e6:.1f}M"
 
 
-def test_divide_widths_divides_every_width_of_table_3():
+def test_divide_widths_divides_the_widths_of_each_row_of_table_3_and_nothing_else():
     for recipe in TABLE_3.values():
         wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, 8)))
         assert {name: narrow[name] * 8 for name in WIDTHS} == {name: wide[name] for name in WIDTHS}
@@ -122,7 +122,7 @@ def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path
         assert load_recipe(str(path)) == recipe
 
 
-def test_the_least_values_of_settings_are_accepted():
+def test_a_max_length_ratio_of_one_is_accepted():
     assert load_recipe("base_en_de", ["max_length_ratio=1.0"]).max_length_ratio == 1
 
 

@@ -10,11 +10,11 @@ from vaswani_transformer.model.search_vaswani import BeamSearch, find_distance, 
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
 LIMITS = (1, 3, 4)  # for each of three sentences, the most tokens of a translation
-ENOUGH_BEAMS = 4**3  # with this many beams no hypothesis is ever dropped
+ENOUGH_BEAMS = 4**3  # enough that no hypothesis is ever dropped
 
 
 def build_table(seed: int) -> dict[tuple, torch.Tensor]:
-    """Return the logits (VOCAB_SIZE,) of the next word for each sentence and prefix: (sentence, *prefix)."""
+    """Return {(sentence, *prefix): logits (VOCAB_SIZE,) of the next word} for each sentence and each prefix."""
     generator = torch.Generator().manual_seed(seed)
     prefixes = [p for length in range(max(LIMITS)) for p in itertools.product(range(VOCAB_SIZE), repeat=length)]
     return {
@@ -25,9 +25,9 @@ def build_table(seed: int) -> dict[tuple, torch.Tensor]:
 
 
 class TableSteps:
-    """Steps that read logits from a table.
+    """Steps of a search that read logits from a table instead of computing them with a model.
 
-    Like a model with a cache, they get only the last word of each hypothesis, and remember the words before it.
+    Like a model with a cache, they use only the last word of each hypothesis, and remember the words before it.
     """
 
     outputs = None
@@ -54,7 +54,7 @@ class TableSteps:
 
 
 def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
-    """Return the best translations, the steps, and each value of `all_done` that `run_search` reported."""
+    """Return the best translations, the steps, and the values of `all_done` that `run_search` passed to `continues`."""
     limits = torch.tensor(LIMITS)
     search = search_class(
         torch.full((num_beams * len(LIMITS), 1), START),
@@ -79,7 +79,7 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
 
 
 def list_best(table, sentence: int, *, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
-    """Return the three best of all possible translations of a sentence as (score, words), best first."""
+    """Return the three best of all possible translations of a sentence, best first, as (score, words)."""
     found = []
     words = [word for word in range(VOCAB_SIZE) if word != END]
     for length in range(LIMITS[sentence]):
@@ -112,7 +112,9 @@ def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("may_evict", [True, False])
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
-def test_a_beam_that_drops_nothing_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
+def test_a_beam_search_that_drops_no_hypothesis_finds_the_best_of_all_translations(
+    seed, alpha, may_evict, search_class
+):
     table = build_table(seed)
     (sequences, scores, _), *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
     for sentence in range(len(LIMITS)):

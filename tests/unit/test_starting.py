@@ -1,4 +1,4 @@
-"""Imports at the start: help and usage errors do not wait for torch, and auto classes find the package."""
+"""Imports: help and usage errors do not wait for torch, and the auto classes of transformers find the package."""
 
 import os
 import re
@@ -51,7 +51,7 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run("-c", ANSWER, *NAMES).stdout
 
 
-def test_running_the_package_imports_no_torch_but_a_program_with_its_name_as_argument_gets_all_names(tmp_path):
+def test_python_m_imports_no_torch_unless_another_program_has_the_package_as_its_argument(tmp_path):
     done = run("-X", "importtime", "-m", "vaswani_transformer", "--help")
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
@@ -75,7 +75,7 @@ def test_auto_classes_find_our_classes_without_trust_remote_code(imports, build_
     ]
 
 
-def test_public_names_are_found():
+def test_each_public_name_is_an_attribute_of_the_package():
     for name in vaswani_transformer.__all__:
         assert getattr(vaswani_transformer, name).__name__ == name
     with pytest.raises(AttributeError, match="module 'vaswani_transformer' has no attribute 'Transformer'"):

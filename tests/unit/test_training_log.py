@@ -8,7 +8,7 @@ from vaswani_transformer.training.log import Log, read_log
 
 
 class Curve(GeneralTracker):
-    """A tracker that keeps all points that it is given."""
+    """A tracker that keeps all points that are logged."""
 
     name = "curve"
     requires_logging_directory = False
@@ -39,7 +39,7 @@ def write_lines(folder, updates, *, from_update, accelerator=None):
 
 
 @pytest.mark.parametrize(
-    ("damage", "left"),
+    ("damage", "kept_updates"),
     [
         (lambda log: None, [1, 2]),
         (lambda log: log.unlink(), []),
@@ -49,11 +49,11 @@ def write_lines(folder, updates, *, from_update, accelerator=None):
     ],
     ids=["whole", "deleted", "cut", "without its first line", "filled with NUL"],
 )
-def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, left):
+def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, kept_updates):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
     damage(tmp_path / "log.jsonl")
     write_lines(tmp_path, [3, 4], from_update=2)
-    assert [line["update"] for line in read_log(tmp_path)] == [*left, 3, 4]
+    assert [line["update"] for line in read_log(tmp_path)] == [*kept_updates, 3, 4]
 
 
 def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):

@@ -21,7 +21,7 @@ def parts(build_translator):
     return build_translator(SENTENCES * 3)
 
 
-def test_translations_keep_order_and_empty_lines_and_each_is_reported_once(parts):
+def test_translations_keep_order_and_empty_lines_and_on_batch_counts_each_sentence_once(parts):
     counts = []
     together = translate(*parts, SENTENCES, max_new_tokens=8, tokens_per_batch=15, on_batch=counts.append)
     assert len(counts) > 2
@@ -32,14 +32,14 @@ def test_translations_keep_order_and_empty_lines_and_each_is_reported_once(parts
     assert [bool(text) for text in together] == [True, False, True, False, True, True]
 
 
-def test_half_a_surrogate_pair_is_refused_before_any_work(parts, monkeypatch):
+def test_half_a_surrogate_pair_is_refused_before_any_sentence_is_translated_or_scored(parts, monkeypatch):
     monkeypatch.setattr(Translator, "translate", None)
     for work in (translate, lambda *parts: list(score_pairs(*parts[:2], [(text, "a") for text in parts[2]]))):
         with pytest.raises(ValueError, match=r"half of a surrogate pair, which is no character: 'a \\ud83d dog'"):
             work(*parts, ["a dog", "a \ud83d dog"])
 
 
-def test_a_translation_is_one_line(parts, monkeypatch):
+def test_line_breaks_in_a_translation_become_spaces(parts, monkeypatch):
     model, tokenizer = parts
     monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["two\nlines"] * len(tokens))
     assert translate(model, tokenizer, ["a dog"], max_new_tokens=2) == ["two lines"]
@@ -57,7 +57,7 @@ def test_batches_are_sorted_by_length_and_hold_at_most_tokens_per_batch(parts, t
     for batch in batches[1:]:
         assert batch.ids == [parts[1](sentences[row]).input_ids for row in batch.rows]
         assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
-    for batch in batches[1:-1]:  # one more sentence would not have fitted
+    for batch in batches[1:-1]:  # one sentence more would have been too much
         assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
 
 
@@ -92,7 +92,7 @@ def test_missing_translations_are_empty_with_a_score_of_minus_infinity(parts):
     empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, **limit)(["", "a dog"])
     nothing = Hypothesis("", -math.inf)
     assert empty == [Hypothesis("", 0.0), nothing, nothing]
-    # The first token must be </s>, so only one translation exists.
+    # The first token must be </s>, so "a dog" has only one possible translation.
     assert short[0].score > -math.inf
     assert short[1:] == [nothing, nothing]
 
@@ -141,7 +141,7 @@ def test_line_numbers_and_scores_are_columns_before_the_text():
     assert format_lines(hypotheses, 7, is_numbered=True, is_scored=False) == "7\tein\tHund\n7\tHund\n"
 
 
-def test_a_given_generation_config_sets_beam_and_penalty(parts):
+def test_a_generation_config_of_the_caller_sets_beam_and_penalty(parts):
     config = copy.deepcopy(parts[0].generation_config)
     config.update(num_beams=2, length_penalty=2.0, max_new_tokens=6)
     for asked in (0, 3):
@@ -161,7 +161,7 @@ def test_a_warning_counts_sentences_that_are_cut(parts, monkeypatch):
         translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)
 
 
-def test_the_lines_of_a_text_are_translated_one_by_one_and_empty_translations_counted(build_translator):
+def test_the_lines_of_a_text_are_translated_one_by_one_and_empty_translations_are_counted(build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     translator = Translator(model, tokenizer, with_scores=True, max_new_tokens=4)
     [first], _, [third] = translator(["the dog", "", "runs ."])
@@ -196,7 +196,7 @@ def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_
         "lines with letters of a script that the vocabulary does not know: 2. Leave them out, or train on such text."
     ]
     translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=2)
-    logging.Logger.warning_once.cache_clear()  # An earlier test may have shown this warning.
+    logging.Logger.warning_once.cache_clear()  # an earlier test may have logged this warning
     for text, has_warned in (("Dvořák fährt", False), ("the word 犬", True)):
         translate(text)
         assert ("letters of a script that the vocabulary does not know" in caplog.text) == has_warned

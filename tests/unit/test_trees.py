@@ -1,4 +1,4 @@
-"""Bracketed trees: they are read in any layout, stripped as by EVALB, and written. Wrong brackets are refused."""
+"""Bracketed trees: reading in any layout, stripping as in EVALB, writing, and refusing wrong brackets."""
 
 import re
 
@@ -16,8 +16,11 @@ TREEBANKS = [
 ]
 
 
-def comes_back(tree: Tree) -> bool:
-    """Return True if writing and reading `tree` gives it back, and both linearisations give back its stripped form."""
+def is_restored(tree: Tree) -> bool:
+    """Return True if `tree` is unchanged after writing and reading, and its stripped form after linearising.
+
+    The stripped form is linearised twice, with and without words, and rebuilt from each result.
+    """
     is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
     stripped = strip(tree)
     forms = [] if stripped is None else [linearise(stripped, copy_words=copied) for copied in (False, True)]
@@ -96,4 +99,4 @@ def test_the_error_about_wrong_brackets_names_file_and_line(text, line, what):
 @pytest.mark.parametrize(("name", "stride"), TREEBANKS)
 def test_trees_of_real_treebanks_survive_writing_and_reading(data_folder, name, stride):
     lines = (data_folder / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[::stride]
-    assert all(map(comes_back, parse_trees(lines, name=name)))
+    assert all(map(is_restored, parse_trees(lines, name=name)))

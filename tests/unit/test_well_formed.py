@@ -1,4 +1,4 @@
-"""Allowed tokens of a linearised tree: every sequence of allowed tokens ends, and forms a tree over the words."""
+"""The tokens that a parser may generate next: any choice among them leads to a tree over the words of the sentence."""
 
 import random
 

@@ -30,7 +30,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.fixture
 def block_counts(monkeypatch):
-    """Return a list. Each attention in blocks appends its number of blocks."""
+    """Return a list to which each attention in blocks appends its number of blocks."""
     counts = []
     build_mask = window._build_mask
 
@@ -88,10 +88,10 @@ def test_dropout_drops_some_weights_and_scales_the_others():
     value = torch.ones(1, 2, 400, 4)
     context, _ = window_attention(module, q, k, value, None, 0.5, dropout=0.4)
     assert context.mean() == pytest.approx(1, abs=0.1)
-    # All three keys of a query are dropped with a probability of 0.4^3 = 0.064.
+    # The three keys of a query are dropped together with a probability of 0.4^3 = 0.064.
     assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1
-    again, _ = window_attention(module, q, k, value, None, 0.5)
-    torch.testing.assert_close(again, torch.ones_like(again))
+    undropped, _ = window_attention(module, q, k, value, None, 0.5)
+    torch.testing.assert_close(undropped, torch.ones_like(undropped))
 
 
 def test_memory_grows_linearly_with_the_length(build_tiny_model):
@@ -101,7 +101,7 @@ def test_memory_grows_linearly_with_the_length(build_tiny_model):
         ids = torch.randint(3, 37, (1, length))
         with LargestTensor() as tensors:
             encoded = model.model.encoder(ids).last_hidden_state
-            # Attention to the source is not restricted. A short source keeps it small.
+            # Attention to the source is not restricted. Its memory stays small, because the source is short.
             decoded = model.model.decoder(ids, encoder_hidden_states=encoded[:, :5]).last_hidden_state
             decoded.sum().backward()
         largest.append(tensors.entries)
@@ -138,7 +138,7 @@ def test_a_search_finds_the_same_translations_with_and_without_a_cache(build_tin
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("is_fixed", [False, True])
-def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
+def test_a_cache_that_the_caller_passes_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
     model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3, attention=kernel)
     batch = random_batch((LONG,))
     encoded = model.model.encoder(batch["input_ids"])
