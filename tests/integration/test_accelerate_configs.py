@@ -34,6 +34,4 @@ def test_processes_without_a_gpu_work_together(tmp_path):
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, f"{tmp_path}/probe.py"]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
     output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
-    assert (
-        b"".join(output.split()) == b"22"
-    )  # the processes share a pipe, so both digits may come before both line ends
+    assert b"".join(output.split()) == b"22"  # the processes share a pipe, so both digits may precede both line ends

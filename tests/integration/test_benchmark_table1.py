@@ -13,8 +13,5 @@ def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
     assert table1.main([*sizes, "--repeats", "1"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
-    assert printed.count("n^2.00") >= len(
-        table1.LAYERS
-    )  # at least for the memory of each layer; some times may also grow so
-    assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
-    assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # 0 means that nothing was measured
+    # The memory of each layer grows so, and by chance some times may, too.
+    assert printed.count("n^2.00") >= len(table1.LAYERS)
