@@ -15,3 +15,5 @@ def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
     # The memory of each layer grows so, and by chance some times may, too.
     assert printed.count("n^2.00") >= len(table1.LAYERS)
+    assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
+    assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # 0 means that nothing was measured

@@ -34,7 +34,7 @@ def train_in_fork(recipe, data, run, settings, double):
         data: a folder, or a function that returns a folder for the rank of the process. The rank is a str.
         double: True to train in float64.
     """
-    # This process is a fork of the test process. The state of Accelerate, copied by the fork, says that it is alone.
+    # This process is a fork of the test process. The copied state of Accelerate says that there is only one process.
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)

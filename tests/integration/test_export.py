@@ -40,7 +40,7 @@ def tokenizer():
 def build_model(build_tiny_model, tokenizer):
     """Return a function that builds a random model.
 
-    The model has 3 embeddings more than the tokenizer has tokens, as a model has whose vocabulary is padded to a
+    The model has 3 embeddings more than the tokenizer has tokens, as if its vocabulary were padded to a
     multiple of 8.
     """
 

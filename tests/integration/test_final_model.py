@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 @pytest.fixture(scope="module", params=["first", "continued"])
 def unfinished_run(request, tiny_data, tmp_path_factory):
-    """Return the folder of a run without its new final model, and the digests of its model folder before and after.
+    """Return the folder of a run without its new final model, and its model folder before and after that model.
 
     `finish_run` writes the new model. In the case "first", the run has no final model before. In the case "continued"
     it has one, with a card.
@@ -54,7 +54,7 @@ def read_files(folder):
 
 
 def die_at(number, parts, connection):
-    """Finish the training, but die just before file change `number`. Changes count from the start of the averaging.
+    """Finish the training, but die just before file change `number`. Changes are counted from the start of averaging.
 
     If `number` is 0, or if there are fewer changes, do not die, but send the number of changes through `connection`.
     """

@@ -164,7 +164,7 @@ def trained(whole, tmp_path):
     return folder
 
 
-def test_a_run_starts_from_trained_weights_and_continues_after_these_are_removed(data, trained, tmp_path, capsys):
+def test_a_run_starts_from_trained_weights_and_continues_after_the_weights_are_removed(data, trained, tmp_path, capsys):
     run = tmp_path / "run"
     options = ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
     assert train_to(run, data, 2, *options) == 0

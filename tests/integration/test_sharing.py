@@ -302,7 +302,7 @@ def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path
     assert (
         results["other languages"] == "ValueError: this model translates from en to de; src_lang is fr, tgt_lang is ja."
     )
-    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # classes of the saved code
+    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # pipelines keep the class of the model
     assert results["hidden"]
     assert results["removed tasks"]  # the code of the model has left REMOVED_TASKS unchanged
     assert results["with the package"] == [expected, expected, True, False, False]

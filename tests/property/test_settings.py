@@ -1,4 +1,4 @@
-"""All settings that recipes, configs and generate() accept can be saved and loaded, and a model can be converted."""
+"""All settings that recipes, configs and generate() accept can be saved and loaded, and do not prevent a conversion."""
 
 import tempfile
 from dataclasses import replace
