@@ -35,7 +35,7 @@ def sentences(count, seed):
 
 @pytest.fixture(scope="module")
 def trained_folder(tmp_path_factory):
-    """Return a folder with text, data and a run. The model of the run has learnt to write sentences backwards."""
+    """Return a folder with text, prepared data and a run. The model of the run writes sentences backwards."""
     folder = tmp_path_factory.mktemp("trained_folder")
     RECIPES["reverse"] = replace(
         BASE,

@@ -1,4 +1,4 @@
-"""Damaged or hostile model files cause a clear error, or do no harm. No code in them is run."""
+"""Damaged or hostile model files cause a clear error or do no harm, and no code in them is run."""
 
 import io
 import json

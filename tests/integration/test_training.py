@@ -253,8 +253,8 @@ def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_re
     batches = [batch for update in itertools.islice(read_updates(parts), 4) for batch in update.micro_batches]
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     loop.train(parts)
-    # With `fullgraph`, a break in the graph raises an error. So an update has one forward graph, up to the loss, and
-    # one backward graph.
+    # With `fullgraph`, a break in the graph raises an error. Without a break, an update has one forward graph, up to
+    # the loss, and one backward graph.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True))
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()

@@ -1,4 +1,4 @@
-"""Attention heads are scored for relations between words, and named after the relations with high scores."""
+"""Attention heads are scored for relations between words. A head is named after the relations with high scores."""
 
 from dataclasses import replace
 

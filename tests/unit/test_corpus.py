@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from vaswani_transformer.data.corpus import describe_source, open_parallel
 from vaswani_transformer.data.lines import read_lines
 
-# A reader of tables may mistake these texts for numbers, dates, missing values, or ends of lines.
+# A reader of tables may mistake these texts for numbers, dates, missing values or line ends.
 PAIRS = [("A dog.", 'Er sagte "ja", oder'), ("2024-01-01", "1.50"), ("NA", "null"), ("True", "7"), ("", "None")]
 PAIRS += [("a\rb", "\x85\u2028")]
 

@@ -64,7 +64,7 @@ def brief(build_ending_model):
     return build_ending_model(end_bias=4.0, max_length_offset=9, decoder_layers=2)
 
 
-# Caches that do not work, as those of another version of transformers may do
+# Faulty caches, as another version of transformers may have
 
 
 def forget_first_token(layer):

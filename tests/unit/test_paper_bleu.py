@@ -8,9 +8,9 @@ import sacremoses
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
 # Each function makes an imperfect translation from a line of newstest2014. The two numbers are BLEU of every ninth line
-# without and with splitting of compounds, as multi-bleu.perl of Moses printed it. Before, translations and references
-# went through replace-unicode-punctuation.perl and tokenizer.perl (December 2016). For the second number, hyphens were
-# then substituted.
+# without and with splitting of compounds, as multi-bleu.perl of Moses printed it. Before scoring, translations and
+# references went through replace-unicode-punctuation.perl and tokenizer.perl (December 2016). For the second number,
+# hyphens were then substituted.
 SYSTEMS = {
     "every third word is missing": (
         lambda line: " ".join(word for i, word in enumerate(line.split(" ")) if i % 3 != 2),

@@ -51,7 +51,7 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run("-c", ANSWER, *NAMES).stdout
 
 
-def test_python_m_imports_no_torch_unless_another_program_has_the_package_as_its_argument(tmp_path):
+def test_python_m_vaswani_transformer_imports_no_torch_but_another_program_with_this_argument_gets_all_names(tmp_path):
     done = run("-X", "importtime", "-m", "vaswani_transformer", "--help")
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)

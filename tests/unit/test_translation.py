@@ -57,7 +57,7 @@ def test_batches_are_sorted_by_length_and_hold_at_most_tokens_per_batch(parts, t
     for batch in batches[1:]:
         assert batch.ids == [parts[1](sentences[row]).input_ids for row in batch.rows]
         assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
-    for batch in batches[1:-1]:  # one sentence more would have been too much
+    for batch in batches[1:-1]:  # one sentence more would exceed tokens_per_batch
         assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
 
 

@@ -17,9 +17,9 @@ TREEBANKS = [
 
 
 def is_restored(tree: Tree) -> bool:
-    """Return True if `tree` is unchanged after writing and reading, and its stripped form after linearising.
+    """Return True if writing and reading restores `tree`, and linearising and rebuilding restores its stripped form.
 
-    The stripped form is linearised twice, with and without words, and rebuilt from each result.
+    The stripped form is linearised with its words and without.
     """
     is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
     stripped = strip(tree)
