@@ -15,8 +15,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """Write to `output` the model whose weights are the mean of the weights in `folders` (section 6.1).
 
     The paper averages the last 5 (base) or 20 (big) checkpoints, which are written every ten minutes. The weights are
-    added in float64, and their mean is cast to their dtype once. The files beside the weights are copied from the last
-    folder, except its card and its digests.
+    added in float64. Their mean is cast once, to the dtype of the weights. The other files are copied from the last
+    folder, except the model card and the digests.
 
     Raises:
         ValueError: if `folders` is empty, if a checkpoint is damaged, or if the models differ in their vocabularies or

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # of the count of cores in `limit_threads`
+SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # of the test in `limit_threads` that counts cores
 
 
 def choose_precision(asked: str | None, device: str) -> str:
     """Return the precision for training on the device type `device`: "no", "bf16" or "fp16".
 
-    If `asked` is given, it is the precision. Otherwise it is the launcher's, if that is a half precision. Otherwise it
-    is bf16 on a CUDA device that computes in bf16 (from compute capability 8.0 on), and "no" elsewhere. A launcher's
-    "no" does not count, because it is the default of `accelerate launch`.
+    If `asked` is given, return it. Otherwise return the precision of the launcher, unless it is "no", which is the
+    default of `accelerate launch`. Otherwise return "bf16" on a CUDA device that computes in bf16 (from compute
+    capability 8.0 on), and "no" elsewhere.
     """
     if asked is not None:
         return asked
@@ -73,7 +73,8 @@ def limit_threads(device: torch.device) -> Iterator[None]:
 
     The threads of a search wait for each other at every product. On two cores, two threads took 0.6 to 0.8 times as
     long as one thread. Beside another busy process they took 2 to 4 times as long as one. Translations do not depend on
-    the number of threads. It is not limited for a GPU, or if the environment has OMP_NUM_THREADS, which launchers set.
+    the number of threads. The number is not limited for a GPU, or if the environment has OMP_NUM_THREADS, which
+    launchers set.
     """
     most_threads = torch.get_num_threads()
     if device.type != "cpu" or most_threads == 1 or "OMP_NUM_THREADS" in os.environ:

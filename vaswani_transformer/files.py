@@ -143,7 +143,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def find_changes(recorded: object, given: object, name: str = "", defaults: Mapping | None = None) -> Iterator[str]:
-    """Yield a line such as `path.to.it was 1, is 2` for each difference between two JSON values.
+    """Yield a line such as `path.to.value was 1, is 2` for each difference between two JSON values.
 
     Args:
         name: the beginning of all paths.

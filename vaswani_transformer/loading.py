@@ -31,7 +31,7 @@ logger = logging.get_logger(__name__)
 
 
 def check_place(name: str | Path) -> None:
-    """Raise a FileNotFoundError if `name` is no folder, and also no Hub id: owner/name without a folder "owner" here.
+    """Raise a FileNotFoundError if `name` is neither a folder nor a Hub id (owner/name, and no folder "owner" here).
 
     Any other name is taken for a mistyped folder. The Hub is not asked for it, because a request without a network
     takes a minute.
@@ -44,7 +44,7 @@ def check_place(name: str | Path) -> None:
 
 
 class Loaded(NamedTuple):
-    """A loaded model and its files. Later the name that `load` was given may mean a newer model, if it names a run."""
+    """A loaded model and its folder. If `load` was given a run folder, that name may later mean a newer model."""
 
     folder: Path  # the folder with the model's files; for a Hub model, the folder of the commit in the cache
     model: VaswaniForConditionalGeneration
@@ -115,7 +115,7 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
             f"convert` converts models of MarianMT and OPUS-MT."
         )
     options["attn_implementation"] = "sdpa"  # config.json may name a kernel that is a stranger's code.
-    # The class is that of the config: a variation of the model is loaded as what it is.
+    # The class of the config decides the class of the model, so a registered subclass is loaded as that subclass.
     model = load_weights(AutoModelForSeq2SeqLM, name, config=config, **options)
     with naming_damage(name):
         _check_settings(model)

@@ -13,7 +13,7 @@ from .translation.pipeline import AnyTranslationPipeline
 
 
 class _NoDefaultModel(dict):
-    """The default models of a task that has none. transformers asks for one if the user gives no model."""
+    """An empty table of default models, with an error for transformers' lookup if the user gives no model."""
 
     def __contains__(self, name):
         raise ValueError('the task "translation" has no default model: give model="folder or Hub id".')

@@ -3,7 +3,8 @@
 A search calls the same layers with few tokens, about ten thousand times per minute. An engine computes only once what
 all steps share, and does not copy keys and values when hypotheses change places.
 
-Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size, D d_model.
+Shapes: B sentences of a batch, L sentences still in the search, b beams, S source tokens, P tokens of the prompt, V
+vocab_size, D d_model.
 """
 
 import copy
@@ -25,7 +26,7 @@ from .steps import EngineSteps
 
 logger = logging.get_logger(__name__)
 
-MOST_COMPARED = 130  # tokens in the sentences by which an engine and its model are compared
+MOST_COMPARED = 130  # most tokens in a sentence on which an engine and its model are compared
 
 # For each model and kind of engine: the state of the model when it was compared with an engine, and the difference in
 # words, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
@@ -45,7 +46,8 @@ class Engine(VaswaniGenerationMixin):
     Args:
         model: a model without an obstacle, see `find_obstacle`.
         dtype: a floating-point dtype for the copies, by default the model's.
-        for_one_call: True for an engine that is not kept. It has no encoder, and copies no more than it must.
+        for_one_call: True for an engine that serves one call. It has no encoder, and shares the model's weights where
+            it can.
 
     Attributes:
         model: a weak reference to the model. Its `generate(engine=...)` uses `forward` where an engine cannot decode.
@@ -63,7 +65,7 @@ class Engine(VaswaniGenerationMixin):
     ):
         products = build_products(dtype or model.dtype, model.device, copies=not for_one_call)
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        copy_if_kept = (lambda module: module) if for_one_call else copy.deepcopy  # No change occurs during a call.
+        copy_if_kept = (lambda module: module) if for_one_call else copy.deepcopy  # A model does not change in a call.
         self.model = weakref.ref(model)
         self.state, self.sums = (None, None) if for_one_call else (describe_state(model), sum_weights(model))
         self.config, self.generation_config = model.config, copy_if_kept(model.generation_config)
@@ -178,9 +180,9 @@ def _build_compared(
     dtype: torch.dtype | str | None = None,
     for_one_call: bool = False,
 ) -> tuple[Engine | None, str | None]:
-    """Return an engine, and in words how it differs from `model`.
+    """Return an engine, and in words how its results differ from those of `model`.
 
-    If they agree, the difference is `None`. Otherwise the engine is wrong or `None`.
+    If the results agree, the difference is `None`. If they differ, the engine is wrong or `None`.
     """
     compared, state = COMPARED.setdefault(model, {}), describe_state(model)
     is_whole = not for_one_call
@@ -192,7 +194,8 @@ def _build_compared(
     try:
         engine = Engine(model, dtype=products.dtype, for_one_call=for_one_call)
         if not is_known:
-            # They are compared in the model's dtype, because coarser rounding would hide small differences.
+            # The engine and the model are compared in the model's dtype, because coarser rounding would hide small
+            # differences.
             compared_engine = engine if engine.dtype == model.dtype else Engine(model)
             difference = (
                 None
@@ -209,9 +212,10 @@ def _build_compared(
 
 @torch.no_grad()
 def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -> bool:
-    """Return True if `engine` and `model` give the same logits for made-up tokens of two sentences, one padded.
+    """Return True if `engine` and `model` give the same logits for two sentences of made-up tokens, one of them padded.
 
-    The sentences are long, because a change of attention may show only there, such as a window or a limit of keys.
+    The sentences are long, because some changes of attention, such as a window or a limit on the number of keys, show
+    only in long sentences.
     """
     num_sentences = num_beams = 2
     length = min(MOST_COMPARED, model.config.max_position_embeddings)

@@ -1,6 +1,7 @@
 """Obstacles: why an engine may not decode in place of a model's `forward`.
 
-Every engine is compared with `forward` on made-up sentences. The obstacles here are those that these cannot show.
+Every engine is compared with `forward` on made-up sentences. This module finds obstacles that the comparison cannot
+show.
 """
 
 import torch
@@ -31,8 +32,8 @@ def find_obstacle(model) -> str | None:
     if model.config.attention_window is not None:
         return "its attention is restricted to a window"
     kernel = model.config._attn_implementation
-    declares = getattr(ALL_ATTENTION_FUNCTIONS.get(kernel), "computes_equation_1", False)
-    if kernel not in WEIGHT_KERNELS and not declares:
+    declares_equation_1 = getattr(ALL_ATTENTION_FUNCTIONS.get(kernel), "computes_equation_1", False)
+    if kernel not in WEIGHT_KERNELS and not declares_equation_1:
         return f"its attention kernel {kernel!r} does not declare that it computes equation 1"
     if (has_hooks := find_private("has_global_hooks")) and has_hooks():
         return "a hook is registered for all modules"
@@ -46,7 +47,7 @@ def find_obstacle(model) -> str | None:
 
 
 def _find_change(module: nn.Module, name: str = "") -> str | None:
-    """Return in words which module inside `module` may later compute something else, and why; `None` if none may."""
+    """Return in words which part of `module` an engine cannot reproduce, and why; `None` if there is no such part."""
     if not is_plain(module):
         return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
     if not all(x is None or (type(x) is nn.Parameter and not x.is_meta) for x in module._parameters.values()):
@@ -73,7 +74,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def describe_state(model: VaswaniForConditionalGeneration) -> list:
-    """Return what decides the function of `model`: its config, the code of its layers, their weights and attributes.
+    """Return what determines the results of `model`: its config, the code of its layers, their weights and attributes.
 
     Addresses and versions stand for the weights. PyTorch raises the version of a weight at each change in place, but
     not at a change through `.data`, see `sum_weights`. The state holds no module, so that the model can be freed.
@@ -102,7 +103,7 @@ def sum_weights(model: VaswaniForConditionalGeneration) -> list[float]:
 
 
 def merged_layer(module: nn.Module) -> nn.Linear | None:
-    """Return the layer inside `module` if `module` is a merged adapter of peft: both compute the same. Else `None`."""
+    """Return the layer inside `module` if that is a merged adapter of peft, which computes the same; else `None`."""
     layer = module._modules.get("base_layer")
     if layer is None:
         return None

@@ -25,8 +25,8 @@ class LayerSteps:
     """A decoder layer for one token of each hypothesis at a time, with the keys and values of the search.
 
     All beams of a sentence share its slots. Keys and values stay in the slots where they were written. The mask of
-    `EngineSteps` says which hypothesis sees which slot, and hides empty slots. Keys and values are copied only when
-    sentences leave the search, and when, from time to time, keys that no hypothesis needs are evicted.
+    `EngineSteps` says which hypothesis sees which slot, and hides empty slots. The search copies keys and values only
+    when sentences leave it, and from time to time to evict keys that no hypothesis needs.
 
     Args:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
@@ -168,7 +168,7 @@ class EngineSteps:
         return x
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Continue from `beams` (L, b) of the sentences `staying`, or of all sentences if `staying` is `None`."""
+        """Continue from `beams` (L, b) of the sentences at the indices `staying`, or of all if `staying` is `None`."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
             mask = mask[staying]
@@ -234,7 +234,8 @@ def _attend_few(
 ) -> torch.Tensor:
     """Compute equation 1 as written, for the few queries of a step.
 
-    With 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long on a CPU.
+    With 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long as this
+    function on a CPU.
     """
     scores = q @ k.transpose(-2, -1)
     scores = scores * scaling if mask is None else torch.add(mask, scores, alpha=scaling)
@@ -258,10 +259,10 @@ def _join_heads(context: torch.Tensor) -> torch.Tensor:
 def _count_idle_keys(encoding: torch.Tensor) -> int:
     """Return how many hidden keys to append to a source (L, S, D): attention is faster at multiples of 16.
 
-    On a CPU both kinds of attention took 1.2 to 2.4 times as long with 12 to 15 keys as with 16, and 1.1 to 1.3 times
-    as long with 28 to 31 keys as with 32. With 17 to 20 keys they took less time than with 32. So on a CPU keys are
-    appended only if at most 8 are missing. On other devices they are always appended, because CUDA's fused attention
-    would otherwise align the mask in every call.
+    On a CPU fused and unfused attention took 1.2 to 2.4 times as long with 12 to 15 keys as with 16, and 1.1 to 1.3
+    times as long with 28 to 31 keys as with 32. With 17 to 20 keys they took less time than with 32. So on a CPU keys
+    are appended only if at most 8 are missing. On other devices they are always appended, because CUDA's fused
+    attention would otherwise align the mask in every call.
     """
     missing = -encoding.shape[1] % VECTOR
     return missing if encoding.device.type != "cpu" or missing <= VECTOR // 2 else 0

@@ -4,7 +4,7 @@
 
 Loss and gradient of a token need its logits only once. So the code below computes logits, loss and gradient for a slice
 of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain formula would store three matrices of
-3.7 GB.
+3.7 GB each.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
         grad_bias = torch.zeros_like(bias, dtype=accumulate) if need_bias else None
 
-        # The mean of the logits over the vocabulary is the product with the mean row of the matrix.
+        # The mean of the logits over the vocabulary is the product of the hidden state and the mean row of the matrix.
         mean_row = weight.mean(dim=0, dtype=accumulate)
         mean_logits = hidden_states.to(accumulate) @ mean_row
         if bias is not None:
@@ -97,8 +97,9 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             chosen = logits.gather(1, y)
             greatest = logits.amax(dim=-1, keepdim=True)
             grad_logits = torch.softmax(logits, dim=-1, out=probs_buffer[: len(h)])
-            # logsumexp(z) = z_w - log P(w) for each word w. Here w is the most likely word, because P(w) is at least
-            # 1 / V, but P(y) could be 0 in half precision. Rounding P(w) costs less accuracy than rounding the logits.
+            # logsumexp(z) = z_w - log P(w) for each word w. The code takes the most likely word as w: its probability
+            # is at least 1 / V, while P(y) could be 0 in half precision. P(w) is rounded too, but this costs less
+            # accuracy than the rounding of the logits.
             log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
             nll = nll + ((log_normaliser - chosen) * is_real).sum()
             loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
@@ -140,7 +141,8 @@ def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
     if hidden_states.device.type == "cpu":
         # A slice reads the matrix (V, D) and its logits (tokens, V) from memory. With D tokens both are equally large.
         # Half precision needs twice as many tokens, because the gradient of the matrix is still added in float32. With
-        # slices of 28 tokens (V 37,000, D 512) the loss took 2.5 times as long, and 10 times as long in bfloat16.
+        # slices of only 28 tokens (V 37,000, D 512) the loss took 2.5 times as long in float32, and 10 times as long in
+        # bfloat16.
         d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
         return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
     return max(1, LOGITS_PER_SLICE // vocab_size)

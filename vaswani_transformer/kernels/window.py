@@ -32,7 +32,7 @@ WINDOW = "vaswani_window"  # name of an attention kernel
 # 16, blocks of 16 to 64 queries took at most a quarter more time than the fastest block length. Longer blocks took more
 # time, because they have many hidden keys.
 LEAST_BLOCK = 32
-# Up to the number of keys in two strips, a mask over all keys was as fast.
+# For sentences with at most as many keys as two strips, a mask over all keys was as fast as blocks.
 LEAST_STRIPS = 2
 
 
@@ -112,8 +112,8 @@ def _build_mask(visible: torch.Tensor, back: int, ahead: int, size: int) -> torc
 
     Args:
         visible: (1 or B, T), False at padding.
-        back: how many positions before it a query sees.
-        ahead: how many positions after it a query sees.
+        back: how many positions a query sees before its own.
+        ahead: how many positions a query sees after its own.
         size: the number C of queries in a block.
     """
     device = visible.device

@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 # With these values of `attn_implementation` a model can return attention weights: transformers then builds masks that
 # `eager_attention` can read.
 WEIGHT_KERNELS = ("eager", "sdpa")
-MOST_LAYERS = 1_000  # for each stack; the number in a damaged config.json could fill the memory
+MOST_LAYERS = 1_000  # in each stack; a huge number in a damaged config.json would fill the memory
 
 
 @strict
@@ -28,8 +28,9 @@ class VaswaniConfig(PreTrainedConfig):
         d_v: width of the values of a head; by default d_model / num_heads.
         encoder_layers, decoder_layers: N, layers of each stack.
         dropout: P_drop, for the output of each sub-layer and for the sums of embeddings and positional encodings.
-        attention_dropout: for attention weights; 0 for translation. The paper tunes it for parsing (section 6.3).
-        activation_dropout: after the activation of the feed-forward network; 0 in the paper.
+        attention_dropout: probability of dropping an attention weight; 0 for translation. The paper tunes it for
+            parsing (section 6.3).
+        activation_dropout: dropout after the activation of the feed-forward network; 0 in the paper.
         label_smoothing: eps_ls of section 5.4, applied to `labels` in training mode only.
         activation_function: a name in `transformers.activations.ACT2FN`; the paper has "relu".
         attention_bias: add biases to the projections of attention. The paper has none; models that were converted from
@@ -40,8 +41,9 @@ class VaswaniConfig(PreTrainedConfig):
             "concatenated": all sines, then all cosines, as in Marian. "fairseq": as "concatenated", with the
             wavelengths of fairseq. Learned positions ignore this field.
         max_position_embeddings: length of the table of learned positions, in tokens. Sinusoids have no limit.
-        attention_window: r of table 1. In self-attention a position attends to r positions only: in the encoder to
-            those around it, in the decoder to itself and the r - 1 positions before. `None` for no restriction.
+        attention_window: r of table 1: in self-attention a position attends to r positions only. In the encoder these
+            lie around it. In the decoder they are the position itself and the r - 1 positions before it. `None` for no
+            restriction.
         layer_norm_eps: added to the variance in layer normalisation.
         tie_word_embeddings: use one matrix for source embedding, target embedding and pre-softmax projection.
         use_cache: keep the keys and values of earlier steps while decoding.
@@ -51,7 +53,7 @@ class VaswaniConfig(PreTrainedConfig):
     """
 
     model_type = "vaswani"
-    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - transformers' Trainer adds to a list
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - transformers' Trainer adds to this list
     attribute_map = {  # noqa: RUF012 - the base class reads a plain class attribute
         "hidden_size": "d_model",
         "intermediate_size": "d_ff",

@@ -6,7 +6,7 @@ This file overrides only `generate()` of transformers' search. It calls these pr
 it calls and overrides `_get_default_generation_params`, reads `_decoder_start_token_tensor` and sets
 `_eos_token_tensor`. In the config of the model it reads `_attn_implementation`.
 
-Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
+Shapes: B sentences, b beams, S source tokens, P tokens of a prompt, D d_model, V vocab_size.
 """
 
 import copy
@@ -52,7 +52,7 @@ OF_TRANSFORMERS = """
     transformers_version language task alignment_heads
 """.split()  # noqa: SIM905 - a list would have a line for each name
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
-# The processors of transformers after which log P may be above 0.
+# Those processors of transformers that may raise log P of a token above 0.
 RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
 
 
@@ -73,7 +73,7 @@ class SearchOptions:
             False and True are heuristics of transformers, see `BeamSearch`. Greedy search ends at its first </s>.
         do_sample: draw the next tokens of the beams at random.
         eos_token_id, pad_token_id: the tokens that end and fill a translation.
-        forced_eos_token_id: the token that ends a hypothesis at its limit, with probability 1.
+        forced_eos_token_id: the token that ends a hypothesis at its limit. Its probability there counts as 1.
         return_dict_in_generate: return an object with all outputs instead of the tokens alone.
         output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this object.
 
@@ -209,8 +209,8 @@ class Source(NamedTuple):
     """The sentences to translate.
 
     Attributes:
-        ids, embeds, encoded: the tokens (B, S), embeddings (B, S, D) or output of the encoder that the caller gives;
-            the others are `None`.
+        ids, embeds, encoded: the tokens (B, S), embeddings (B, S, D) or output of the encoder. Those that the caller
+            does not give are `None`.
         states: the first of these three that is not `None`, (B, S, ...).
         mask: (B, S), 0 at padding; `None` if unknown.
         lengths: (B,), the number of tokens of each sentence.
@@ -268,6 +268,10 @@ class Call:
         It decodes for a streamer or an assistant. It also draws samples with one beam, except if there is an engine and
         each sentence needs one sample only.
 
+        Args:
+            has_guide: True for a call with a streamer or an assistant.
+            has_engine: True for a call with an engine.
+
         Raises:
             ValueError: for a streamer or an assistant with several beams.
         """
@@ -290,8 +294,8 @@ class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine, or `None` if the model needs its `forward`. The package sets this
-            method; without the package it is `None`.
+        find_engine: a method that returns an engine, or `None` if only the model's `forward` can decode. The package
+            sets this method; without the package the attribute itself is `None`.
         search_class: the class of the search. The package sets a faster class with the same results.
     """
 
@@ -300,7 +304,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The options of a search that hold if a call does not give them."""
+        """The default options of a search; the arguments of a call override them."""
         return self._generation_config
 
     @generation_config.setter
@@ -326,20 +330,22 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Search as `transformers.GenerationMixin.generate` does, by the search of section 6.1.
 
         The options `length_penalty_type` and `max_length_offset` and the argument `engine` are additions. transformers'
-        loop decodes instead for a streamer, an assistant or `custom_generate`, and draws samples with one beam. It uses
-        the longest limit of the batch for all sentences. A missing mask is derived from the padding. A prompt in
-        `decoder_input_ids` must be padded on the left.
+        loop decodes instead for a streamer, an assistant or `custom_generate`, and draws samples with one beam. That
+        loop uses the longest limit of the batch for all sentences. A missing mask is derived from the padding. A prompt
+        in `decoder_input_ids` must be padded on the left.
 
         `early_stopping="never"` is exact only if log P of a token is never above 0. A positive `sequence_bias` or a
         processor of the caller may raise log P above 0. The search then runs up to the limit, unless
-        `renormalize_logits=True`. The `scores` that a beam search returns are the numbers that it adds up. At a limit
-        they are -inf for all tokens but </s>, and 0 for a `forced_eos_token_id`.
+        `renormalize_logits=True`. The `scores` that a beam search returns are log P of the next tokens, after the
+        processors. Their sum over the tokens of a hypothesis is its log P. At a limit the scores are -inf for all
+        tokens but </s>, and 0 for a `forced_eos_token_id`.
 
         Args:
             engine: what `build_engine()` returned, or another object with `encode` and `start`. It serves many calls,
-                and keeps the weights that the model had when the engine was built. An engine also draws samples with
-                one beam. It returns no `past_key_values`. The model's `forward` does what an engine cannot do:
-                attention weights, hidden states, a caller's cache, padded prompts.
+                and keeps the weights that the model had when the engine was built. With an engine, the search of this
+                class instead of transformers' loop draws samples with one beam, if each sentence needs one sample only.
+                An engine returns no `past_key_values`. The model's `forward` does what an engine cannot do: attention
+                weights, hidden states, a caller's cache, padded prompts.
 
         Raises:
             ValueError: for an option that this search does not support or that transformers refuses.
@@ -354,24 +360,24 @@ class VaswaniGenerationMixin(GenerationMixin):
         has_guide = streamer is not None or assistant_model is not None
         if custom_generate is not None or call.is_for_transformers(has_guide=has_guide, has_engine=engine is not None):
             self._replace_engine(engine, "a streamer, an assistant, custom_generate or several samples")
-            guides = {"assistant_model": assistant_model, "streamer": streamer, "custom_generate": custom_generate}
-            return self._delegate(call, inputs, generation_config, synced_gpus=synced_gpus, **rules, **guides)
+            extras = {"assistant_model": assistant_model, "streamer": streamer, "custom_generate": custom_generate}
+            return self._delegate(call, inputs, generation_config, synced_gpus=synced_gpus, **rules, **extras)
 
         _refuse_others(call.config)
         steps, logits, encoded = self._start_steps(call, engine)
         processors, criteria = self._build_rules(call, **rules)
-        can_rise = can_raise(processors)
+        log_p_can_rise = can_raise(processors)
         if (
-            can_rise
+            log_p_can_rise
             and call.options.early_stopping == "never"
-            and any(isinstance(some, RAISING) for some in processors)
+            and any(isinstance(processor, RAISING) for processor in processors)
         ):
             logger.warning_once(
                 "exponential_decay_length_penalty, sequence_bias and a watermark can raise log P of a token above 0. "
                 "Then longer translations may always score higher, so the search runs to the limit of the length. To "
                 "end earlier, pass early_stopping=True or renormalize_logits=True."
             )
-        hypotheses = self._start_search(call, can_rise=can_rise)
+        hypotheses = self._start_search(call, can_rise=log_p_can_rise)
         records = call.options.start_records()
         # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
         # may depend on the places of the rows: processors, criteria, records, or a cache that the caller sees.
@@ -541,7 +547,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         config, source, num_beams = call.config, call.source, call.options.num_beams
         cache = call.model_kwargs.get(CACHE)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
-            # transformers would create an equal cache, but copy the model's config for it.
+            # The cache is created here, because transformers would copy the model's config to create an equal cache.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             holder = {CACHE: cache, "encoder_outputs": encoded}  # transformers stores the cache in it
@@ -579,7 +585,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(
-                f"an engine cannot decode with {asked}: call the model's generate(), or correct a misspelt name."
+                f"an engine cannot decode with {asked}: call the model's generate(), or check the option's name."
             )
 
     def build_engine(self, *, dtype: torch.dtype | str | None = None):
@@ -636,7 +642,10 @@ def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
 
 
 def can_raise(processors: LogitsProcessorList) -> bool:
-    """Return True if `processors` may give a token log P above 0, so that a longer hypothesis may score higher."""
+    """Return True if `processors` may give a token log P above 0, so that a longer hypothesis may score higher.
+
+    A processor that is not from transformers counts, because nothing is known of it.
+    """
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
     return any(
@@ -646,7 +655,7 @@ def can_raise(processors: LogitsProcessorList) -> bool:
 
 
 def as_list(token_ids: TokenIds) -> list[int]:
-    """Return one token id, several or none as a list."""
+    """Return `token_ids` as a list: one id, several or none."""
     return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
 
 
@@ -686,7 +695,7 @@ def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
 
 
 def _to_plain(value: object) -> object:
-    """Return `value` with lists in place of tensors, tuples and sets, and of dicts whose keys are tuples."""
+    """Return `value` with tensors, arrays, tuples, sets, and dicts whose keys are tuples, turned into lists."""
     if hasattr(value, "tolist"):  # a tensor or a NumPy array
         return value.tolist()
     if isinstance(value, dict):

@@ -86,8 +86,8 @@ def _hidden_positions(
         return attention_mask <= torch.finfo(attention_mask.dtype).min
     query_length, key_length = scores.shape[-2:]
     if module.is_causal and query_length > 1:
-        # With "sdpa", transformers builds no mask that is only causal, because PyTorch's kernel has an argument for it.
-        # Such a call comes here if attention weights are asked for.
+        # With "sdpa", transformers builds no mask if attention is only causal, because PyTorch's kernel has an argument
+        # for it. If attention weights are asked for, such a call without a mask comes here.
         offset = key_length - query_length
         return scores.new_ones(query_length, key_length, dtype=torch.bool).triu(offset + 1)
     return None
@@ -107,7 +107,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.window = window  # r of table 1. The mask hides all other keys; a kernel may skip them
+        self.window = window  # r of table 1. The mask hides keys outside the window; a kernel may skip them
         self.is_causal = is_causal  # for kernels that get no mask
         self.scaling = config.d_k**-0.5
         # These are copies: reading a field of a transformers config takes as long as a small tensor operation.
@@ -187,7 +187,7 @@ def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> to
     """Return a mask (B, S) with 1 at tokens and 0 at padding.
 
     Raises:
-        ValueError: if the padding token is also an end token, because its id does not show where padding begins.
+        ValueError: if the padding token is also an end token. Its id then does not show where padding begins.
     """
     pad, ends = config.pad_token_id, config.eos_token_id
     if pad is None:

@@ -20,7 +20,7 @@ def sum_label_smoothed_loss(
         label_smoothing: eps in [0, 1).
 
     Returns:
-        Two scalars in nats: float64 for float64 logits, else float32. The second has no gradient.
+        Two scalars in nats, in float64 for float64 logits, else in float32. The second scalar has no gradient.
     """
     is_label = labels != IGNORE_INDEX
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)

@@ -108,7 +108,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does. The config names the classes that `trust_remote_code=True` loads."""
-        if type(self).__module__ == __name__:  # A variation names its own file, which transformers saves.
+        if type(self).__module__ == __name__:  # For a user's subclass, transformers sets auto_map.
             self.config.auto_map = {
                 "AutoConfig": "configuration_vaswani.VaswaniConfig",
                 "AutoModel": "modeling_vaswani.VaswaniModel",
@@ -382,7 +382,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         They are computed from `logits`, or if `logits` is `None` from `hidden_states` (B, T, D).
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
-        # A loss by slices reads the weights alone, and would bypass an adapter or a hook of the head.
+        # The loss by slices reads only the weights of the head. It would bypass an adapter or a hook of the head.
         has_hooks = head._forward_hooks or head._forward_pre_hooks
         is_plain = type(head) is nn.Linear and not has_hooks and "forward" not in vars(head)
         # The compiler gets the plain formula: it fuses the operations itself, and stores one matrix of logits.

@@ -57,13 +57,13 @@ def is_blank(text: str) -> bool:
 
 
 def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
-    """Return the sentences of `text`, each with the white space after it, or its lines, each with its line break.
+    """Split `text` into sentences, each with the white space after it, or into lines, each with its line break.
 
-    The returned strings, joined, are `text`. If it begins with white space, the first sentence is empty.
+    The returned strings, joined, are `text`. If `text` begins with white space, the first sentence is empty.
 
     Args:
         language: the language of the sentences, such as "en" or "en-US". sentencex treats an unknown language as
-            English. With `None`, lines are returned.
+            English. With `None`, `text` is split into lines.
 
     Raises:
         ImportError: if there is a `language`, and sentencex is not installed.
@@ -114,7 +114,7 @@ def is_foreign(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def drop_broken(translation: str, source: str) -> str:
-    """Return `translation` without U+FFFD, the sign for invalid bytes. If `source` has this sign too, it is kept."""
+    """Return `translation` without U+FFFD, the sign for invalid bytes; unchanged if `source` has this sign too."""
     return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
 
 
@@ -186,15 +186,15 @@ class TranslationPipeline(ChunkPipeline):
         return {"engine": self._engine}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
-        is_table = getattr(inputs, "ndim", 1) != 1  # Iteration over a table of pandas gives the names of its columns.
+        is_table = getattr(inputs, "ndim", 1) != 1  # Iteration over a pandas table gives the column names.
         if not (is_table or isinstance(inputs, str | tuple | Mapping)):
             if isinstance(inputs, Collection):  # such as the column of a dataset or of a table
                 inputs = list(inputs)
             elif isinstance(inputs, Iterable):
-                inputs = (sentence for sentence in inputs)  # Of iterables, transformers takes generators only.
+                inputs = (sentence for sentence in inputs)  # transformers accepts a generator, not any iterable.
         if not isinstance(inputs, list):
             return super().__call__(inputs, **kwargs)
-        for sentence in inputs:  # before the first is translated
+        for sentence in inputs:  # Check all sentences before the first is translated.
             check_sentence(sentence)
         results = super().__call__(inputs, **kwargs) if inputs else []
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
@@ -253,7 +253,7 @@ class TranslationPipeline(ChunkPipeline):
             yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
 
     def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, torch.Tensor]:
-        # verbose=False: transformers would warn of indexing errors in long texts. The warning below says what happens.
+        # verbose=False hides transformers' warning of indexing errors in long texts. The warning below replaces it.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
         num_kept = min(num_tokens, MOST_SOURCE_TOKENS)

@@ -8,8 +8,8 @@ where |Y| is the number of its tokens, </s> included. Running hypotheses have th
 limit of a sentence, by default the length of its source + 50 tokens, does not depend on other sentences of the batch.
 With `early_stopping="never"` a sentence is decided, and its search ends, as soon as no open hypothesis can win.
 
-Shapes: B sentences, L sentences still in the search (open sentences, and decided ones that are not yet evicted), b
-beams, V vocab_size, T tokens so far.
+Shapes: B sentences, L sentences still in the search (open sentences, and decided ones that `evict` has not yet
+removed), b beams, V vocab_size, P tokens of the prompt, T tokens so far, the prompt included.
 """
 
 import math
@@ -33,8 +33,8 @@ ROOM = 16  # number of tokens by which a full history is enlarged
 
 
 # Functions (|Y|, alpha) -> lp(Y), where |Y| is an int or a tensor. The base of the power must not fall as |Y| grows:
-# `BeamSearch` relies on this for its bound on the scores of open hypotheses. alpha is made a float, because an integer
-# tensor overflows with an integer exponent, and refuses a negative one.
+# `BeamSearch` relies on this for its bound on the scores of open hypotheses. alpha is made a float, because powers of
+# an integer tensor with an integer exponent overflow, and PyTorch refuses a negative integer exponent.
 LENGTH_PENALTIES = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** float(alpha),  # Wu et al. 2016, equation 14
     "power": lambda length, alpha: length ** float(alpha),  # as in transformers' beam search
@@ -57,8 +57,8 @@ class BeamSearch:
             `num_kept` hypotheses are finished.
         eos_token_ids: tokens that finish a hypothesis.
         pad_token_id: fills short rows of the result.
-        forced_token_ids: the tokens that may end a hypothesis at the limit, each with probability 1. If there are none,
-            `eos_token_ids` may end it, with their true probabilities.
+        forced_token_ids: the tokens that may end a hypothesis at the limit; the one that ends it adds 0 to log P. If
+            there are none, `eos_token_ids` may end it, and add their true log P.
         can_rise: True if a further token may raise log P of a hypothesis. "never" then searches up to the limit.
         do_sample: draw continuations instead of taking the best.
     """
@@ -99,17 +99,17 @@ class BeamSearch:
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) the indices of these sentences in the batch
         self.done = torch.zeros_like(must_end)  # (L,) decided, not yet evicted
-        # (2, L, b, T and unused room): the tokens, and the beam that each token extends; -1 in the prompt and after the
-        # end.
+        # (2, L, b, T and unused room): [0] the tokens; [1] the beam that each token extends, -1 in the prompt and after
+        # the end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
-        # All beams start equal, so only the first may grow. Else the b best continuations would be b copies of one.
+        # All beams start equal, so only the first may grow. Otherwise the b best continuations would all be equal.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
         self.limit_penalties = length_penalty(self.limits)
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories before each eviction
+        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores, kept histories before each `evict`
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
@@ -117,11 +117,12 @@ class BeamSearch:
         return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """Return `log_probs` (L * b, V) of the next token, with -inf for what cannot follow.
+        """Return `log_probs` (L * b, V) of the next token, with -inf for tokens that cannot follow.
 
-        Where a hypothesis must end, all tokens but `last_tokens` get -inf. `last_tokens` keep their log P. If these are
-        all -inf, the row does not change. A forced end token gets log P 0 instead. So the recorded scores of all steps
-        add up to log P of the hypothesis.
+        Where a hypothesis must end now, only `last_tokens` (the tokens that may end it) keep their log P, or get 0 if
+        they are forced. All other tokens get -inf. If no last token is possible, the row does not change. With several
+        beams, the search adds up the returned values and `run_search` records them, so the recorded scores add up to
+        log P of the hypothesis.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs
@@ -162,11 +163,11 @@ class BeamSearch:
         self.scores, order = scores.topk(self.num_beams)
         self.history = _pick(history, order)
         self.done = self._is_decided()
-        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # no hypothesis of these is open
+        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # Decided sentences have no open beam.
         return beams.gather(1, order)
 
     def evict(self, staying: torch.Tensor) -> None:
-        """Continue only with the sentences at the places `staying` (n,)."""
+        """Continue only with the sentences at the indices `staying` (n,) among the L sentences."""
         self.left.append((self.places, self.kept_scores, self.kept_history))
         for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
             setattr(self, name, getattr(self, name)[staying])
@@ -214,14 +215,15 @@ class BeamSearch:
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
         vocab_size = log_probs.shape[-1]
-        # At least b of these candidates stay open: a beam has only one continuation for each end token.
+        # With several beams, b candidates stay open even if each beam ends with each end token. One beam needs only its
+        # best continuation, because greedy search ends at its first end token.
         count = 1 if self.num_beams == 1 else self.num_beams * min(max(2, 1 + len(self.end_tokens)), vocab_size)
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
             return self.best_sums(log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
-        # At the limit of a sentence, fewer than `count` continuations may have a probability above 0. So those with
-        # probability 0 get a tiny one, and fill up the draw. The softmax is NaN where no hypothesis is open.
+        # At the limit of a sentence, fewer than `count` continuations may have a probability above 0. So continuations
+        # of probability 0 get a tiny probability, and fill up the draw. The softmax is NaN where no hypothesis is open.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
@@ -240,7 +242,7 @@ class BeamSearch:
         return sums, places // log_probs.shape[-1], places % log_probs.shape[-1]
 
     def find_staying(self, done: Sequence[bool]) -> list[int] | None:
-        """Return the places of the sentences to continue with; `None` for all."""
+        """Return the indices, among the L sentences, of those to continue with; `None` for all."""
         return [place for place, is_done in enumerate(done) if not is_done] if any(done) else None
 
     def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
@@ -256,7 +258,7 @@ class BeamSearch:
 
     def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
         """Add hypotheses that have just finished to the kept hypotheses, and keep the best of all."""
-        # As in transformers, only the b best candidates can finish. The others can only continue.
+        # As in transformers, only the b best candidates can finish. Other candidates that end are dropped.
         b = self.num_beams
         new_scores = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
         self.kept_scores, order = torch.cat([self.kept_scores, new_scores], dim=1).topk(self.kept_scores.shape[1])
@@ -425,7 +427,8 @@ class ForwardSteps:
         if cache is not None:
             self.kind = type(cache.self_attention_cache), model.config._attn_implementation
             works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
-            # A cache that the caller has filled is not compared, because it may hold tokens that are not in `tokens`.
+            # A cache that the caller has filled is not compared, because it may hold tokens that the search does not
+            # see.
             self.is_checked = works is not None or self.num_cached > 0
             if works is False:
                 self.cache, self.num_cached = None, 0
@@ -436,7 +439,8 @@ class ForwardSteps:
         if self.cache is not None and self.outputs is None:
             found = outputs.get(CACHE)
             if found is not None and int(found.get_seq_length()) > tokens.shape[1]:
-                # An adapter, such as prefix tuning, began with a cache of its own. No step without it would be right.
+                # The cache already holds keys of an adapter, such as prefix tuning. Steps without that cache would be
+                # wrong, so there is nothing to compare with.
                 self.cache, self.is_checked = found, True
         if self.cache is not None and not self.is_checked:
             self.is_checked = self.num_cached > 0
@@ -456,7 +460,7 @@ class ForwardSteps:
         return outputs.logits[:, -1].to(torch.float32, copy=True)  # a copy, because a hook may have kept the logits
 
     def _is_right(self, tokens: torch.LongTensor, logits: torch.Tensor, expected: torch.Tensor) -> bool:
-        """Return True if `logits`, with a cache, equal `expected`, without a cache, up to rounding."""
+        """Return True if `logits` (with a cache) equal `expected` (without a cache) up to rounding."""
         if agree(logits, expected):
             return True
         # Quantised activations are rounded more coarsely. The effect of a tiny change of the source shows how coarsely.

@@ -1,10 +1,11 @@
 """Ensembles: several models translate together, by the mean of their probabilities.
 
-    P(y | Y, X) = 1/M sum_m P_m(y | Y, X)
+    P(y | Y, X) = 1/M sum_m P_m(y | Y, X)        (M models, next word y, words so far Y, source X)
 
 Each model has a separate encoder and cache. So the models may differ in everything except the vocabulary.
 
-Shapes: L sentences in the search, b beams, V vocab_size, S source tokens, P tokens of the prompt, D d_model.
+Shapes: B sentences of a batch, L sentences in the search, b beams, V vocab_size, S source tokens, P tokens of the
+prompt, T tokens so far, D d_model.
 """
 
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ class EnsembleSteps:
         return mean_log_probs([steps(tokens) for steps in self.members])
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Continue from `beams` (L, b) of the sentences `staying`, or of all sentences if `staying` is `None`."""
+        """Continue from `beams` (L, b) of the sentences at the indices `staying`, or of all if `staying` is `None`."""
         for steps in self.members:
             steps.reorder(beams, staying)
 

@@ -8,10 +8,10 @@ in windows of lines. While FILE is being written, a folder lies beside it:
         lines-000000000001    the translations of the window that begins with this line, and their seal
         lock                  held by the process that works here
 
-The file of a window appears when the window is complete. The last 32 bytes of the file are a seal: a digest of the
-translations, the place of the window and the settings. So a restarted run translates only the windows that are missing
-or damaged.
-At the end all windows are joined into FILE, which replaces an older FILE in one step. Then the folder is removed.
+The file of a window appears when the window is complete. The last 32 bytes of the file are a seal: a digest of three
+things: the translations, the place of the window, and the settings. So a restarted run translates only the windows that
+are missing or damaged. At the end all windows are joined into FILE, which replaces an older FILE in one step. Then the
+folder is removed.
 """
 
 import contextlib
@@ -81,14 +81,14 @@ def translate_file(
 ) -> None:
     """Translate the lines of `source` into `output`, and continue where an earlier call was stopped.
 
-    The processes translate the missing windows in turn. The number of processes may change between calls. It does not
-    change the bytes of the output.
+    Each process translates a share of the missing windows. The number of processes may change between calls, and has no
+    effect on the output.
 
     Args:
         output: the file to write. If it is a symbolic link, the file it points to is written. If its name ends in
             `.gz`, it is compressed.
         to_lines: formats the hypotheses of a sentence.
-        settings: JSON values: everything but the text on which the output depends.
+        settings: everything on which the output depends, except the text; as JSON values.
         processes: from `find_processes`. Processes on several machines must all see the folder of `output`.
 
     Raises:
@@ -135,7 +135,7 @@ def translate_file(
         ) as bar:
 
             def show(num_sentences: int) -> None:
-                # An estimate: the other processes translate as fast as this one.
+                # This estimate assumes that the other processes translate as fast as this one.
                 bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
 
             lines = read_lines(source)

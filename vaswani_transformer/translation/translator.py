@@ -64,14 +64,14 @@ class Translator:
             print(hypotheses[0].score, hypotheses[0].text)
 
     Args:
-        tokens_per_batch: the most source tokens of a batch, padding included, not multiplied by the beams. A longer
+        tokens_per_batch: the largest number of source tokens in a batch. Padding counts, beams do not. A longer
             sentence is a batch alone. The default is 2,000 on a CPU and 8,192 on other devices.
         num_hypotheses: the number of different translations of each sentence, at most the number of beams.
         with_scores: give each hypothesis its score.
         split_sentences: translate the sentences of a text one by one, and keep the white space between them. The
             library sentencex finds the sentences. It needs a language: the source language in the model's config, or
             English if the config has none.
-        ensemble: further models that translate together with this one, by the mean of their probabilities.
+        ensemble: further models that translate together with `model`, by the mean of their probabilities.
         generate_kwargs: arguments of `generate`.
 
     Attributes:
@@ -202,8 +202,8 @@ class Translator:
         """Return the output of `generate` for sentences that are given as token ids.
 
         Args:
-            ids: the token ids of each sentence. A longer sentence is cut to `MOST_SOURCE_TOKENS` tokens, but keeps its
-                last token.
+            ids: the token ids of each sentence. A sentence of more than `MOST_SOURCE_TOKENS` tokens is cut to this
+                number, but keeps its last token.
             options: arguments of `generate`. They take precedence over the options of the translator.
         """
         cut = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in ids]
