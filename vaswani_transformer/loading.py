@@ -49,7 +49,7 @@ class Loaded(NamedTuple):
     folder: Path  # the folder with the model's files; for a Hub model, the folder of the commit in the cache
     model: VaswaniForConditionalGeneration
     tokenizer: PreTrainedTokenizerFast
-    fingerprint: str  # a digest of these files, see `fingerprint_model`
+    fingerprint: str  # a digest of the model's files, see `fingerprint_model`
 
     @property
     def languages(self) -> tuple[str, str] | None:

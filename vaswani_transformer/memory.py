@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 import os
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # numbers of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the numbers of two parameters of mallopt(3)
 FREED_BYTES_TO_KEEP = 256 * 2**20
 LARGEST_KEPT_BLOCK = 32 * 2**20  # the largest that glibc allows
 KERNELS_TO_KEEP = "192"  # With 160, a search of 64 sentences built its kernels again in each step.

@@ -40,8 +40,8 @@ class Engine(VaswaniGenerationMixin):
         engine.generate(**inputs)
 
     An engine copies the weights when it is built. Afterwards the model may change or be deleted. `Products` multiplies
-    by the matrices of a layer, and only this class depends on the dtype. `start` begins a search and returns its
-    `EngineSteps`, which hold the keys and values of that search.
+    by the matrices of a layer in the engine's dtype. `start` begins a search and returns its `EngineSteps`, which hold
+    the keys and values of that search.
 
     Args:
         model: a model without an obstacle, see `find_obstacle`.

@@ -75,7 +75,8 @@ class SearchOptions:
         eos_token_id, pad_token_id: the tokens that end and fill a translation.
         forced_eos_token_id: the token that ends a hypothesis at its limit. Its probability there counts as 1.
         return_dict_in_generate: return an object with all outputs instead of the tokens alone.
-        output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this object.
+        output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this output
+            object.
 
     Raises:
         ValueError: for a value out of range. The message names the option and what is expected.
@@ -374,8 +375,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         ):
             logger.warning_once(
                 "exponential_decay_length_penalty, sequence_bias and a watermark can raise log P of a token above 0. "
-                "Then longer translations may always score higher, so the search runs to the limit of the length. To "
-                "end earlier, pass early_stopping=True or renormalize_logits=True."
+                "Then a longer translation may still score higher, so the search runs to the length limit. To end "
+                "earlier, pass early_stopping=True or renormalize_logits=True."
             )
         hypotheses = self._start_search(call, can_rise=log_p_can_rise)
         records = call.options.start_records()

@@ -4,9 +4,9 @@ A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
 
     s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
-where |Y| is the number of its tokens, </s> included. Running hypotheses have the same length and compete by log P. The
-limit of a sentence, by default the length of its source + 50 tokens, does not depend on other sentences of the batch.
-With `early_stopping="never"` a sentence is decided, and its search ends, as soon as no open hypothesis can win.
+where |Y| is the number of its tokens, </s> included. Open (unfinished) hypotheses have equal lengths and compete by log
+P. The limit of a sentence, by default the length of its source + 50 tokens, does not depend on other sentences of the
+batch. With `early_stopping="never"` a sentence is decided, and its search ends, as soon as no open hypothesis can win.
 
 Shapes: B sentences, L sentences still in the search (open sentences, and decided ones that `evict` has not yet
 removed), b beams, V vocab_size, P tokens of the prompt, T tokens so far, the prompt included.
