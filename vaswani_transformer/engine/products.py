@@ -60,7 +60,7 @@ class Products:
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        """Return `parameter` in `self.dtype`. It is a copy, except if `copies` is False and the dtype is equal."""
+        """Return `parameter` in `self.dtype`. It is a copy, unless `copies` is False and the dtypes are equal."""
         return None if parameter is None else parameter.detach().to(self.dtype, copy=self.copies)
 
     def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:

@@ -56,6 +56,8 @@ def find_best_sums(
     width = vocab_size // depth
     folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
     columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices  # (L, count)
+    # Places from 0 to b * V - 1: the words inside the chosen columns, and the last words of each beam, which no column
+    # holds.
     first = columns // width * vocab_size + columns % width
     inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]  # (L, depth, count)
     starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)

@@ -41,9 +41,9 @@ def sum_loss_by_slices(
         Two scalars, see `sum_label_smoothed_loss`.
     """
     if labels.device.type == "cpu":
-        real = labels != IGNORE_INDEX
-        hidden_states = hidden_states[real]
-        labels = labels[real]
+        is_label = labels != IGNORE_INDEX
+        hidden_states = hidden_states[is_label]
+        labels = labels[is_label]
     # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
     kind = labels.device.type
     dtype = hidden_states.dtype
@@ -68,10 +68,10 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         hidden_states = hidden_states.to(dtype)
         weight = weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-        real = labels != IGNORE_INDEX
-        labels = labels.where(real, 0)
-        # Hidden states of padding are zero, so they add nothing to products. `is_real` masks the other sums.
-        hidden_states = hidden_states * real[:, None]
+        is_label = labels != IGNORE_INDEX
+        labels = labels.where(is_label, 0)
+        # Hidden states of padding are zero, so they add nothing to products. `slice_is_label` masks the other sums.
+        hidden_states = hidden_states * is_label[:, None]
         num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
         grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
@@ -82,7 +82,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         mean_logits = hidden_states.to(accumulate) @ mean_row
         if bias is not None:
             mean_logits = mean_logits + bias.mean(dtype=accumulate)
-        loss = -label_smoothing * (mean_logits * real).sum()
+        loss = -label_smoothing * (mean_logits * is_label).sum()
         nll = mean_logits.new_zeros(())
 
         slice_length = min(num_tokens, find_slice_length(hidden_states, vocab_size))
@@ -90,7 +90,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         logits_buffer, probs_buffer = hidden_states.new_empty(2, slice_length, vocab_size)
         for start in range(0, num_tokens, max(1, slice_length)):
             rows = slice(start, start + slice_length)
-            h, y, is_real = hidden_states[rows], labels[rows, None], real[rows, None]
+            h, y, slice_is_label = hidden_states[rows], labels[rows, None], is_label[rows, None]
             logits = torch.mm(h, weight.t(), out=logits_buffer[: len(h)])
             if bias is not None:
                 logits += bias
@@ -101,13 +101,13 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             # is at least 1 / V, while P(y) could be 0 in half precision. P(w) is rounded too, but this costs less
             # accuracy than the rounding of the logits.
             log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
-            nll = nll + ((log_normaliser - chosen) * is_real).sum()
-            loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
+            nll = nll + ((log_normaliser - chosen) * slice_is_label).sum()
+            loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * slice_is_label).sum()
             if not (need_hidden or need_weight or need_bias):
                 continue
             grad_logits.scatter_add_(1, y, torch.full_like(y, label_smoothing - 1, dtype=grad_logits.dtype))
             if need_bias:
-                grad_bias += (grad_logits * is_real).sum(dim=0, dtype=accumulate)
+                grad_bias += (grad_logits * slice_is_label).sum(dim=0, dtype=accumulate)
             if need_hidden:
                 grad_hidden[rows] = grad_logits @ weight
             if need_weight:
@@ -115,11 +115,11 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         # The term -eps / V is equal in all entries of dloss/dz, so its share of each gradient is added once.
         if need_hidden:
             grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
-            grad_hidden *= real[:, None]
+            grad_hidden *= is_label[:, None]
         if need_weight:
             grad_weight -= label_smoothing / vocab_size * hidden_states.sum(dim=0, dtype=accumulate)
         if need_bias:
-            grad_bias -= label_smoothing / vocab_size * real.sum().to(accumulate)
+            grad_bias -= label_smoothing / vocab_size * is_label.sum().to(accumulate)
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
         return loss, nll

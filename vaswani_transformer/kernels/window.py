@@ -117,11 +117,11 @@ def _build_mask(visible: torch.Tensor, back: int, ahead: int, size: int) -> torc
         size: the number C of queries in a block.
     """
     device = visible.device
-    exists = _cut_strips(visible[:, None, :, None], back, ahead, size)[:, :, 0, :, 0]  # (B, N, W)
+    is_token = _cut_strips(visible[:, None, :, None], back, ahead, size)[:, :, 0, :, 0]  # (B, N, W)
     # Key j of a strip lies `back` positions before query j of the block.
     distance = torch.arange(size + back + ahead, device=device) - torch.arange(size, device=device)[:, None]
-    near = (distance >= 0) & (distance <= back + ahead)  # (C, W)
-    return exists[:, :, None] & near
+    is_near = (distance >= 0) & (distance <= back + ahead)  # (C, W)
+    return is_token[:, :, None] & is_near
 
 
 def _cut_strips(x: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:

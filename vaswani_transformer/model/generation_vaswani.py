@@ -40,8 +40,8 @@ MOST_ALPHA = 10.0  # for 10,000 tokens lp(Y) is then ((5 + 10,000) / 6)^10 = 1e3
 TokenIds = int | list[int] | torch.Tensor | None
 
 # The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
-# do not concern a search. Our search supports these and the fields of `SearchOptions`. It refuses every other option,
-# unless that option is off.
+# do not concern a search. Our search supports these options and the fields of `SearchOptions`. It refuses every other
+# option, unless that option is off.
 OF_TRANSFORMERS = """
     min_length min_new_tokens max_time stop_strings forced_bos_token_id bos_token_id decoder_start_token_id
     repetition_penalty encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
@@ -578,7 +578,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
-        """Return `None` in place of `engine`, so that the model's `forward` does what is `asked` for.
+        """Return `None`, which replaces `engine`: only the model's `forward` can do what the call asks for (`asked`).
 
         Raises:
             ValueError: if `engine` was not built from this model, or if this object is itself an engine. An engine has

@@ -421,8 +421,9 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         Args:
             labels: (B, T) token ids with -100 at padding, right or left. By default `decoder_input_ids` are derived
                 from them. Padding on the left is moved to the right for the decoder, so that no word attends to it.
-            logits_to_keep: a number n for the logits of the last n positions, 0 for all; or a tensor of positions.
-            num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
+            logits_to_keep: n to return the logits of the last n positions only, 0 to return all; or a tensor of
+                positions.
+            num_items_in_batch: number of target tokens in the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by this number; by default the mean over this batch.
             skip_logits: do not return `logits`. The package then computes the loss without storing them. This is the
                 default in training mode with `labels`: logits need most of the memory, and no trainer reads them.

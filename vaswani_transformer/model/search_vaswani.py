@@ -120,9 +120,9 @@ class BeamSearch:
         """Return `log_probs` (L * b, V) of the next token, with -inf for tokens that cannot follow.
 
         Where a hypothesis must end now, only `last_tokens` (the tokens that may end it) keep their log P, or get 0 if
-        they are forced. All other tokens get -inf. If no last token is possible, the row does not change. With several
-        beams, the search adds up the returned values and `run_search` records them, so the recorded scores add up to
-        log P of the hypothesis.
+        they are forced. All other tokens get -inf. If log P of all `last_tokens` is -inf, the row does not change. With
+        several beams, the search adds up the returned values and `run_search` records them, so the recorded scores add
+        up to log P of the hypothesis.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs

@@ -189,10 +189,10 @@ class Translator:
         # Each sentence must give one line of output, but a model may have learned line breaks from its training text.
         texts = [LINE_BREAK.sub(" ", text) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         n = self.num_hypotheses
-        for at, text in enumerate(texts):
+        for index, text in enumerate(texts):
             if "\ufffd" in text:
-                texts[at] = drop_broken(text, self.tokenizer.decode(batch.ids[at // n]))
-                self.num_broken += at % n == 0 and texts[at] != text
+                texts[index] = drop_broken(text, self.tokenizer.decode(batch.ids[index // n]))
+                self.num_broken += index % n == 0 and texts[index] != text
         hypotheses = list(map(Hypothesis, texts, scores))
         self.num_sentences += len(batch.ids)
         self.num_empty += sum(is_blank(best.text) for best in hypotheses[::n])
@@ -270,7 +270,10 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
         parts: lines or sentences, each with the white space after it, as `split_text` returns them.
     """
     if len(parts) > 1:  # A blank part has one real hypothesis, which all hypotheses of the text use.
-        found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]
+        found = [
+            n_best[:1] * len(n_best) if is_blank(text) else n_best
+            for n_best, (text, _) in zip(found, parts, strict=True)
+        ]
     return [
         Hypothesis(
             "".join(part.text + space for part, (_, space) in zip(hypothesis, parts, strict=True)),
