@@ -53,7 +53,7 @@ OF_TRANSFORMERS = """
 """.split()  # noqa: SIM905 - a list would have a line for each name
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
 # Those processors of transformers that may raise log P of a token above 0.
-RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
+LOG_P_RAISERS = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
 
 
 @dataclass(frozen=True)
@@ -367,11 +367,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         _refuse_others(call.config)
         steps, logits, encoded = self._start_steps(call, engine)
         processors, criteria = self._build_rules(call, **rules)
-        log_p_can_rise = can_raise(processors)
+        log_p_can_rise = may_raise_log_p(processors)
         if (
             log_p_can_rise
             and call.options.early_stopping == "never"
-            and any(isinstance(processor, RAISING) for processor in processors)
+            and any(isinstance(processor, LOG_P_RAISERS) for processor in processors)
         ):
             logger.warning_once(
                 "exponential_decay_length_penalty, sequence_bias and a watermark can raise log P of a token above 0. "
@@ -642,7 +642,7 @@ def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
     )
 
 
-def can_raise(processors: LogitsProcessorList) -> bool:
+def may_raise_log_p(processors: LogitsProcessorList) -> bool:
     """Return True if `processors` may give a token log P above 0, so that a longer hypothesis may score higher.
 
     A processor that is not from transformers counts, because nothing is known of it.
@@ -650,7 +650,7 @@ def can_raise(processors: LogitsProcessorList) -> bool:
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
     return any(
-        isinstance(processor, RAISING) or type(processor).__module__ != logits_process.__name__
+        isinstance(processor, LOG_P_RAISERS) or type(processor).__module__ != logits_process.__name__
         for processor in processors
     )
 

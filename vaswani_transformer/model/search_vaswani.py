@@ -109,7 +109,7 @@ class BeamSearch:
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores, kept histories before each `evict`
+        self.before_evictions: list[tuple[torch.Tensor, ...]] = []  # places, kept scores, kept histories
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
@@ -168,7 +168,7 @@ class BeamSearch:
 
     def evict(self, staying: torch.Tensor) -> None:
         """Continue only with the sentences at the indices `staying` (n,) among the L sentences."""
-        self.left.append((self.places, self.kept_scores, self.kept_history))
+        self.before_evictions.append((self.places, self.kept_scores, self.kept_history))
         for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
             setattr(self, name, getattr(self, name)[staying])
         self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
@@ -203,7 +203,7 @@ class BeamSearch:
 
     def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the kept scores (B, num_kept) and histories (2, B, num_kept, T and room) of all sentences."""
-        parts = *self.left, (self.places, self.kept_scores, self.kept_history)
+        parts = *self.before_evictions, (self.places, self.kept_scores, self.kept_history)
         num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
         scores = self.kept_scores.new_empty(num_sentences, num_kept)
         histories = self.kept_history.new_full((2, num_sentences, num_kept, length), -1)
