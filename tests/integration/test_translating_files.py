@@ -13,7 +13,7 @@ import pytest
 from shortcuts import vaswani, write_lines
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
-from vaswani_transformer.commands.translate import DECIDING
+from vaswani_transformer.commands.translate import OF_OUTPUT
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.translator import Translator
 
@@ -96,7 +96,7 @@ def test_each_option_that_changes_the_output_of_translate_is_compared_before_wor
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
     compared_by_content = {"model", "ensemble"}
     names_of_files = {"input", "output", "alignments"}
-    assert options - {"command", "debug", "module", "parser"} == {*DECIDING} | compared_by_content | names_of_files
+    assert options - {"command", "debug", "module", "parser"} == {*OF_OUTPUT} | compared_by_content | names_of_files
 
 
 def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):

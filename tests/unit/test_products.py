@@ -40,7 +40,7 @@ def test_products_agree_with_the_layers(dtype, is_packed, bias):
 
 def test_the_fastest_available_products_are_chosen():
     assert type(build_products("float64", CPU)) is Products
-    fastest = PackedProducts if PackedProducts.suit(torch.float32) else Products
+    fastest = PackedProducts if PackedProducts.supports(torch.float32) else Products
     assert type(build_products(torch.float32, CPU)) is fastest
     with torch.backends.mkldnn.flags(enabled=False):
         assert type(build_products(torch.float32, CPU)) is Products

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..loading import Loaded
 
 # The output depends on these options and on the models. Interrupted work continues only if none of them has changed.
-DECIDING = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
+OF_OUTPUT = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         if args.nbest or args.scores or args.split_sentences:
             raise ValueError("--alignments needs plain lines: leave out --nbest, --scores and --split_sentences.")
     first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
-    settings = {name: getattr(args, name) for name in DECIDING}
+    settings = {name: getattr(args, name) for name in OF_OUTPUT}
     settings |= {"model": first.fingerprint, "ensemble": [member.fingerprint for member in others]}
     translator = Translator(
         first.model,

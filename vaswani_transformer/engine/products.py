@@ -87,7 +87,7 @@ class PackedProducts(Products):
         self.reorder, self.multiply = find_private("reorder"), find_private("multiply").default
 
     @staticmethod
-    def suit(dtype: torch.dtype) -> bool:
+    def supports(dtype: torch.dtype) -> bool:
         """Return True if oneDNN multiplies in `dtype` on this machine, and PyTorch has the private names for it."""
         mkldnn, has_bfloat16 = torch.backends.mkldnn, find_private("has_bfloat16")
         is_ready = mkldnn.is_available() and mkldnn.enabled and platform.machine() in ONEDNN_MACHINES
@@ -122,7 +122,7 @@ def build_products(dtype: torch.dtype | str, device: torch.device, *, copies: bo
             f'the dtype of an engine must be floating-point, such as "bfloat16"; got {given!r}. For int8: '
             f"vaswani export --format ctranslate2 --quantization int8."
         )
-    kind = PackedProducts if device.type == "cpu" and PackedProducts.suit(dtype) else Products
+    kind = PackedProducts if device.type == "cpu" and PackedProducts.supports(dtype) else Products
     return kind(dtype, copies=copies)
 
 

@@ -263,25 +263,25 @@ class Call:
             or any(value is not None for value in self.model_kwargs.values())
         )
 
-    def is_for_transformers(self, *, has_guide: bool, has_engine: bool) -> bool:
+    def is_for_transformers(self, *, is_assisted: bool, has_engine: bool) -> bool:
         """Return True if transformers' loop must decode.
 
         It decodes for a streamer or an assistant. It also draws samples with one beam, except if there is an engine and
         each sentence needs one sample only.
 
         Args:
-            has_guide: True for a call with a streamer or an assistant.
+            is_assisted: True for a call with a streamer or an assistant.
             has_engine: True for a call with an engine.
 
         Raises:
             ValueError: for a streamer or an assistant with several beams.
         """
-        has_guide = has_guide or self.config.prompt_lookup_num_tokens is not None
-        if has_guide and self.options.num_beams > 1:
+        is_assisted = is_assisted or self.config.prompt_lookup_num_tokens is not None
+        if is_assisted and self.options.num_beams > 1:
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
         is_sampling = self.options.do_sample and self.options.num_beams == 1
         has_many_samples = self.options.num_return_sequences > 1
-        return has_guide or bool(self.config.is_assistant) or (is_sampling and (has_many_samples or not has_engine))
+        return is_assisted or bool(self.config.is_assistant) or (is_sampling and (has_many_samples or not has_engine))
 
 
 @dataclass
@@ -358,8 +358,10 @@ class VaswaniGenerationMixin(GenerationMixin):
             "stopping_criteria": stopping_criteria,
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         }
-        has_guide = streamer is not None or assistant_model is not None
-        if custom_generate is not None or call.is_for_transformers(has_guide=has_guide, has_engine=engine is not None):
+        is_assisted = streamer is not None or assistant_model is not None
+        if custom_generate is not None or call.is_for_transformers(
+            is_assisted=is_assisted, has_engine=engine is not None
+        ):
             self._replace_engine(engine, "a streamer, an assistant, custom_generate or several samples")
             extras = {"assistant_model": assistant_model, "streamer": streamer, "custom_generate": custom_generate}
             return self._delegate(call, inputs, generation_config, synced_gpus=synced_gpus, **rules, **extras)
