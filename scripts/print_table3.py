@@ -59,7 +59,7 @@ SIZES = {
     "eps_ls": "label_smoothing",
     "positions": "position_embedding_type",
 }
-RESULTS = ("epochs", "best epoch", "PPL at the end", "PPL", "paper", "BLEU", "paper", "parameters, M", "paper")
+RESULTS = ("epochs", "best epoch", "PPL of the last epoch", "PPL", "paper", "BLEU", "paper", "parameters, M", "paper")
 MOVES = ("row", "PPL against base", "paper", "", "BLEU against base", "paper", "")
 # The paper's scores are rounded, so one unit in the last place is not counted as a difference from base.
 PAPER_PPL_SPREAD, PAPER_BLEU_SPREAD = 0.015, 0.15
@@ -219,9 +219,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, (seeds or [row])[0]) for row in rows]))
     precisions = ", ".join(f"{name} ({count})" for name, count in Counter(row.precision for row in rows).items())
     print(
-        f"\nPPL and BLEU are those of the model that was scored after training. BLEU is counted as in the paper, on "
-        f"tokens with compounds split: {', '.join(sorted({row.signature for row in rows}))}. "
-        f"Number of rows by precision: {precisions}\n"
+        f"\nPPL and BLEU are those of the model that `vaswani evaluate` scored (reduced rows: the best epoch). BLEU is "
+        f"counted as in the paper, on tokens with compounds split: "
+        f"{', '.join(sorted({row.signature for row in rows}))}. Number of rows by precision: {precisions}\n"
     )
     if len(seeds) < 2:
         print("No row is compared with base: that needs two seeds, to show the effect of chance. Train base_seed1 too.")

@@ -11,6 +11,7 @@ changes only the time and the random numbers of dropout.
 
 import argparse
 import contextlib
+import json
 import shlex
 import subprocess
 import sys
@@ -55,13 +56,23 @@ def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]
         places["run"] = f"{run}/{row}" if row else run
         scores = Path(run, row, "dev_scores.json")
         if row and scores.exists():
-            print(f"row {row} is finished: delete {scores} to go on with it.", file=sys.stderr)
+            print(f"row {row} is finished: delete {scores} to go on with it.")
             continue
         launch = shlex.split(args.launch or table.get("launch", "")) or VASWANI
         settings = fill(f"{table.get('train', '')} {rows[row]}", **places)
         yield [*launch, "train", "--data", f"{run}/data", "--output", places["run"], *settings, *further]
+        places["best"] = find_best(places["run"])
         for command in table["scores"]:
             yield [*VASWANI, *fill(command, **places)]
+
+
+def find_best(run: str) -> str:
+    """Return the checkpoint of `run` with the lowest perplexity on the development set; before training, a pattern."""
+    log = Path(f"{run}/log.jsonl")
+    lines = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    perplexities = {line["update"]: line["dev_perplexity"] for line in lines if "dev_perplexity" in line}
+    step = f"{min(perplexities, key=perplexities.get):08d}" if perplexities else "*"
+    return f"{run}/checkpoints/step-{step}"
 
 
 def execute(command: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from .files import digest_files, write_whole
+from .files import digest_files, read_object, write_whole
 from .runs import CARD_FILE, COMPLETE, TOKENIZER_FILES, UPDATE, WEIGHTS, check_checkpoint, read_update
 
 
@@ -31,7 +31,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         weights = load_file(folder / WEIGHTS)
         sizes = {name: tensor.shape for name, tensor in weights.items()}
         sums = sums or {name: tensor.new_zeros(tensor.shape, dtype=torch.float64) for name, tensor in weights.items()}
-        have_one_vocabulary = _digest_vocabulary(folder) == _digest_vocabulary(folders[0])
+        have_one_vocabulary = _read_vocabulary(folder) == _read_vocabulary(folders[0])
         if sizes != {name: total.shape for name, total in sums.items()} or not have_one_vocabulary:
             raise ValueError(
                 f"{folder} has another architecture or vocabulary than {folders[0]}: leave one of them out."
@@ -51,6 +51,12 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         file.write(save(averaged, metadata={"format": "pt"}))
 
 
-def _digest_vocabulary(folder: Path) -> dict[str, str]:
-    """Return the digests of the tokenizer files in `folder`, by their names."""
-    return digest_files(folder, [folder / name for name in TOKENIZER_FILES])
+def _read_vocabulary(folder: Path) -> dict[str, object]:
+    """Return the tokenizer files in `folder` by their names: tokenizer.json as read, the digest of another file.
+
+    A tokenizer.json also records how texts were last padded and cut. This does not belong to the vocabulary.
+    """
+    found = digest_files(folder, [folder / name for name in TOKENIZER_FILES])
+    for name in found.keys() & {"tokenizer.json"}:
+        found[name] = read_object(folder / name) | {"padding": None, "truncation": None}
+    return found

@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options and "--input" in known:
             advice = "; text is read from --input FILE, or from standard input"
         args.parser.error(
-            f"unrecognized arguments: {' '.join(unknown)}{advice}. vaswani_transformer/translation/you_know.md has the "
-            f"options of other toolkits."
+            f"unrecognized arguments: {' '.join(unknown)}{advice} (options of other toolkits: "
+            f"vaswani_transformer/translation/you_know.md)"
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)

@@ -147,7 +147,10 @@ def load_weights(model_class: type, name: str, **options) -> PreTrainedModel:
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
     if faults:
-        raise ValueError(f"the files of {name} do not belong together: {'; '.join(faults)}. Copy the model again.")
+        raise ValueError(
+            f"the files of {name} do not belong together: {'; '.join(faults)}. Copy the model again, or load "
+            f"it by the class that saved it."
+        )
     return model
 
 

@@ -1,5 +1,6 @@
 """The runs of scripts/run.py are commands that the package understands. One run is executed from text to scores."""
 
+import json
 import os
 import subprocess
 import sys
@@ -88,19 +89,21 @@ def test_a_run_without_the_folder_of_its_texts_or_with_an_unknown_row_is_refused
     assert message in capsys.readouterr().err
 
 
-def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_first_checkpoint(record, tmp_path):
+def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_checkpoint(record, tmp_path):
     rows = ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
     for row in rows:
         for step in ("09", "10"):
             (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
+    log = [{"update": 9, "dev_perplexity": 8.0}, {"update": 10, "loss": 1.0}, {"update": 10, "dev_perplexity": 7.5}]
+    (tmp_path / "run" / "A2" / "log.jsonl").write_text("\n".join(map(json.dumps, log)))
     (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # a row with this file is not trained again
     _, *commands = record("table3_reduced", "--rows", *rows)
     trainings = commands[::2]
     scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
-    # Training ends after 10 epochs without a gain and keeps 11 checkpoints, so the first is of the best epoch.
-    assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000009"
+    assert scores[0].model == f"{tmp_path}/run/base/checkpoints/step-00000009"  # a pattern, because there is no log
+    assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000010"
     assert scores[1].json == tmp_path / "run" / "A2" / "dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]
     sizes = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout")

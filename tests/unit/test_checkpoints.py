@@ -204,7 +204,8 @@ def test_models_with_different_vocabularies_or_shapes_are_not_averaged(tmp_path,
     folders = [write_step(tmp_path, step) for step in (1, 2)]
     for folder in folders:
         (folder / "COMPLETE").unlink()
-        (folder / "tokenizer.json").write_text(str(folder) if change == "vocabulary" else "{}")
+        tokenizer = {"padding": str(folder), "model": str(folder) if change == "vocabulary" else ""}
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     if change == "weights":
         save_file({"weight": torch.zeros(1, 1)}, folders[1] / "model.safetensors")
     with pytest.raises(ValueError, match=r"step-00000002 has another architecture or vocabulary than .*1:"):

@@ -426,7 +426,6 @@ def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(mode
 GATES = {
     "parameter": (lambda: nn.Parameter(torch.zeros(1)), lambda residual: nn.init.constant_(residual.gate, 2.0)),
     "buffer": (lambda: nn.Buffer(torch.zeros(1)), lambda residual: residual.gate.fill_(2.0)),
-    "tensor": (lambda: torch.zeros(1), lambda residual: residual.gate.fill_(2.0)),
     "number": (lambda: 0.0, lambda residual: setattr(residual, "gate", 2.0)),
 }
 

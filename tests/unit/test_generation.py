@@ -533,6 +533,11 @@ def test_a_batch_of_no_sentences_is_refused(model):
         model.generate(SOURCE[:0, :4])
 
 
+def test_text_in_place_of_tokens_is_refused(model):
+    with pytest.raises(ValueError, match=r"input_ids must be a tensor, got str: call tokenizer\(sentences"):
+        model.generate("The dog runs.")
+
+
 def test_hypotheses_that_the_search_cannot_find_are_empty(model):
     # The limit of one token leaves room only for </s>.
     found = model.generate(SOURCE[:1], max_length_offset=-1, num_return_sequences=3, **WITH_SCORES)

@@ -244,10 +244,18 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
             torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(("options", "warns"), [({}, True), ({"renormalize_logits": True}, False)])
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [
+        ({"exponential_decay_length_penalty": (2, 1.5)}, True),
+        ({"exponential_decay_length_penalty": (2, 1.5), "renormalize_logits": True}, False),
+        ({"sequence_bias": {(5,): -1.0}}, False),
+        ({"bad_words_ids": [[5]]}, False),
+    ],
+)
 def test_a_warning_says_what_to_do_if_an_option_lets_longer_translations_score_higher(model, caplog, options, warns):
     logging.Logger.warning_once.cache_clear()  # an earlier test may have logged this warning
-    model.generate(SOURCE, exponential_decay_length_penalty=(2, 1.5), **options)
+    model.generate(SOURCE, **options)
     assert ("pass early_stopping=True or renormalize_logits=True" in caplog.text) == warns
 
 

@@ -98,6 +98,10 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
     [
         (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["translate", "--model", "a", "Hello."], "unrecognized arguments: Hello.; text is read from --input"),
+        (
+            ["export", "--model", "a", "--output", "b", "--format", "onnx", "--quantization", "int8"],
+            "--quantization and --max_positions need --format ctranslate2.",
+        ),
         (["prepare", "--output", "-"], "argument --output: expected a path, got '-'"),
         (["align", "--model", "a"], "the following arguments are required: --source, --target"),
         ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave --copy_words"),

@@ -26,6 +26,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
 
 
+def find_fault(args: argparse.Namespace) -> str | None:
+    given = take_given(args, "quantization", "max_positions")
+    return "--quantization and --max_positions need --format ctranslate2." if given and args.format == "onnx" else None
+
+
 def run(args: argparse.Namespace) -> None:
     from ..loading import load_translator
 

@@ -205,7 +205,7 @@ def _build_compared(
     except (MemoryError, torch.OutOfMemoryError):  # A lack of memory says nothing about the layers, and may pass.
         raise
     except Exception as error:  # A changed layer may lack anything that an engine reads.
-        engine, difference = None, f"an engine can read the paper's layers only ({type(error).__name__}: {error})"
+        engine, difference = None, f"an engine can read the paper's layers only ({error})"
     compared[is_whole] = state, difference
     return engine, difference
 

@@ -21,6 +21,7 @@ from transformers.generation import (
     ExponentialDecayLengthPenalty,
     GenerationMode,
     LogitNormalization,
+    LogitsProcessor,
     LogitsProcessorList,
     SequenceBiasLogitsProcessor,
     StoppingCriteriaList,
@@ -52,8 +53,8 @@ OF_TRANSFORMERS = """
     transformers_version language task alignment_heads
 """.split()  # noqa: SIM905 - a list would have a line for each name
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
-# Those processors of transformers that may raise log P of a token above 0.
-LOG_P_RAISERS = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
+# Processors of transformers that may raise log P of a token above 0. A sequence bias may do so if it is positive.
+LOG_P_RAISERS = (ExponentialDecayLengthPenalty, WatermarkLogitsProcessor)
 
 
 @dataclass(frozen=True)
@@ -370,11 +371,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         steps, logits, encoded = self._start_steps(call, engine)
         processors, criteria = self._build_rules(call, **rules)
         log_p_can_rise = may_raise_log_p(processors)
-        if (
-            log_p_can_rise
-            and call.options.early_stopping == "never"
-            and any(isinstance(processor, LOG_P_RAISERS) for processor in processors)
-        ):
+        if log_p_can_rise and call.options.early_stopping == "never" and any(map(_raises_log_p, processors)):
             logger.warning_once(
                 "exponential_decay_length_penalty, sequence_bias and a watermark can raise log P of a token above 0. "
                 "Then a longer translation may still score higher, so the search runs to the length limit. To end "
@@ -652,9 +649,15 @@ def may_raise_log_p(processors: LogitsProcessorList) -> bool:
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
     return any(
-        isinstance(processor, LOG_P_RAISERS) or type(processor).__module__ != logits_process.__name__
-        for processor in processors
+        _raises_log_p(processor) or type(processor).__module__ != logits_process.__name__ for processor in processors
     )
+
+
+def _raises_log_p(processor: LogitsProcessor) -> bool:
+    """Return True if `processor`, of transformers, may give a token log P above 0."""
+    if isinstance(processor, SequenceBiasLogitsProcessor):  # also that of bad_words_ids, which only forbids
+        return max(processor.sequence_bias.values()) > 0
+    return isinstance(processor, LOG_P_RAISERS)
 
 
 def as_list(token_ids: TokenIds) -> list[int]:
@@ -731,7 +734,8 @@ def _take_source(
     transformers.
 
     Raises:
-        ValueError: if the batch is empty, or if there is neither a sentence nor a bos token.
+        ValueError: if the sentences are no tensor, if the batch is empty, or if there is neither a sentence nor a bos
+            token.
     """
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
     embeds = model_kwargs.pop("inputs_embeds", None)
@@ -743,6 +747,10 @@ def _take_source(
         ids = states = torch.tensor([[config.bos_token_id]], device=device)
     if states is None or not len(states):
         raise ValueError("there is no sentence to translate: give input_ids of at least one sentence.")
+    if not isinstance(states, torch.Tensor):
+        raise ValueError(
+            f'input_ids must be a tensor, got {type(states).__name__}: call tokenizer(sentences, return_tensors="pt").'
+        )
     if mask is None and ids is not None:
         mask = build_padding_mask(ids, config)
     lengths = states.new_ones(states.shape[:2], dtype=torch.long) if mask is None else mask

@@ -223,7 +223,7 @@ class Translator:
             f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them out, or "
             f"train on such text.": self.num_foreign,
             f"lines that seem to hold several sentences, one of which may be missing in the translation: "
-            f"{self.num_several}. Split them, or give --split_sentences.": self.num_several,
+            f"{self.num_several}. Split them, or give --split_sentences. A tab separates no columns.": self.num_several,
         }
         return [text for text, count in counts.items() if count]
 
