@@ -8,8 +8,9 @@ k positions. All have width d, and each runs forward and backward over one sente
 as equation 1 is written, with its n x n weights in memory, and with PyTorch's fused kernel, which never holds all these
 weights. All attention layers include their four projections, n d^2, which the formulas of the table leave out.
 
-Memory is the peak growth of the resident memory of a fresh process during a step. The exponent e in n^e is the slope
-between the two longest sentences.
+Memory is the peak growth of the resident memory of a fresh process during a step. The tables give the growth of time
+and memory as n^e, where e is computed from the two longest sentences: log(ratio of the values) / log(ratio of the
+lengths).
 """
 
 import math

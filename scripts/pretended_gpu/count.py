@@ -21,7 +21,7 @@ from vaswani_transformer.engine.engine import Engine
 
 WIDTHS = {"d_model": 16, "d_ff": 32, "num_heads": 4}
 COUNTED_UPDATE = 3  # the first update also lets Adam allocate its averages, so a later update is counted
-VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # tokens: the vocabulary of the searched model, and its longest source
+VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # in tokens: the vocabulary of the model in `count_search`, and its longest source
 
 
 class Counted(BaseException):

@@ -118,7 +118,8 @@ def test_each_encoder_decoder_head_is_named_after_its_relation():
 def test_attention_of_all_words_to_one_word_is_no_alignment():
     links = links_where(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
     score = first_score(tally_of(build_maps(cross=[attend_along(links)])), "alignment", "cross")
-    # All nine words attend to "dog" with equal weight, and only the first of them counts as aligned with it.
+    # All nine words attend to "dog" with equal weight. Only the first of equal weights counts as an alignment, but all
+    # nine words are counted in the mean, so the share is a ninth.
     assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)
 
 

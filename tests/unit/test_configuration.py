@@ -137,7 +137,7 @@ def test_an_alias_in_the_constructor_sets_its_field(alias, name):
     assert by_alias.to_dict() == by_name.to_dict()
 
 
-def test_a_cache_has_as_many_layers_as_the_decoder():
+def test_get_text_config_tells_a_cache_the_number_of_decoder_layers():
     config = VaswaniConfig(encoder_layers=2, decoder_layers=3)
     assert config.get_text_config(decoder=True).num_hidden_layers == 3
 

@@ -43,9 +43,9 @@ CONFIGS = {
     },
     "eager": {"attention": "eager"},
 }
-# The largest allowed |actual - expected| / |expected|, over all rows of a step together. In bfloat16, one of twelve
-# rows differed by 0.34 of its norm on one processor, because attention was nearly tied. If an engine confused rows or
-# words, the logits would differ by more than the tolerance.
+# The largest allowed |actual - expected| / |expected|, over all rows of a step together. Rows are not compared one by
+# one, because in bfloat16 one of twelve rows differed by 0.34 of its norm on one processor, where attention weights
+# were almost equal. If an engine confused rows or words, the logits would differ by more than the tolerance.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
 DTYPES = list(TOLERANCES)
 # Only `forward` returns hidden states, so with these options no engine decodes.
@@ -125,9 +125,10 @@ def test_a_search_finds_the_same_translations_with_an_engine_as_with_forward(bui
 # Keys that an engine appends or evicts
 
 
+# On a CPU at most 8 idle keys are appended.
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
 @pytest.mark.parametrize("num_padded", [0, 4])
-def test_appending_hidden_keys_to_the_source_changes_nothing(model, length, count, num_padded):
+def test_idle_keys_that_round_the_source_up_to_a_multiple_of_16_change_nothing(model, length, count, num_padded):
     assert engine_steps._count_idle_keys(torch.zeros(2, length, 4)) == count
     source = torch.randint(3, 37, (3, length))
     source[0, length - num_padded :] = PAD

@@ -49,7 +49,7 @@ def test_long_lines_are_cut_on_both_sides_with_a_warning(translator, monkeypatch
     monkeypatch.setattr(likelihood, "MOST_SOURCE_TOKENS", 5)
     fits, long = "a a a a", "a a a a a a"
     assert [len(tokenizer(text).input_ids) for text in (fits, long)] == [5, 7]
-    with pytest.warns(UserWarning, match="sources and targets cut to their first 5 tokens: 3. Split them"):
+    with pytest.warns(UserWarning, match="3 sources and targets were cut to 5 tokens, </s> included. Split them"):
         cut = list(score_pairs(model, tokenizer, [(long, "a"), (fits, fits), (long, long)]))
     whole = list(score_pairs(model, tokenizer, [(fits, "a"), (fits, fits), (fits, fits)]))
     assert cut == [pytest.approx(score, rel=1e-5) for score in whole]
@@ -67,7 +67,7 @@ def test_compute_bleu_scores_the_model_s_translations(translator, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_the_error_about_a_model_with_a_missing_or_damaged_file_names_the_file(saved, name):
+def test_the_error_about_a_model_says_that_a_file_is_damaged_or_which_file_is_missing(saved, name):
     (saved / name).write_bytes((saved / name).read_bytes()[:-9])
     with pytest.raises((ValueError, OSError), match=rf"holds a damaged file|{name}"):
         load_translator(saved)
@@ -78,27 +78,29 @@ def test_the_error_about_a_model_with_a_missing_or_damaged_file_names_the_file(s
 
 @pytest.mark.parametrize("name", ["example.json", "generation_config.json", "config.json", "README.md"])
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("gone"), Path.mkdir])
-def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name, make):
+def test_a_pipe_a_broken_link_or_a_folder_in_place_of_a_file_is_refused(saved, name, make):
     (saved / name).unlink(missing_ok=True)
     make(saved / name)
-    if name == "README.md" and make is Path.mkdir:  # allowed, because README.md is no part of the model
+    # A folder is refused only if its name has the ending of a model file. Pipes and broken links are refused under all
+    # names without a leading dot.
+    if name == "README.md" and make is Path.mkdir:
         assert load(saved)
         return
     with pytest.raises(ValueError, match=f"{name} is not a file, but a folder, a pipe or a broken link: copy"):
         load(saved)
 
 
-@pytest.mark.parametrize("change", ["another model is written", "the folder is removed"])
+@pytest.mark.parametrize("change", ["the files are replaced by copies", "the folder is removed"])
 def test_a_model_that_changes_while_it_is_loaded_is_refused(saved, monkeypatch, change):
     load_tokenizer = loading.load_tokenizer
 
     def change_folder(*args, **options):
         shutil.rmtree(saved)
-        if change == "another model is written":
-            write_other_model(saved)
+        if change == "the files are replaced by copies":
+            write_copy(saved)
         return load_tokenizer(*args, **options)
 
-    write_other_model = partial(shutil.copytree, shutil.copytree(saved, saved.with_name("other")))
+    write_copy = partial(shutil.copytree, shutil.copytree(saved, saved.with_name("other")))
     monkeypatch.setattr(loading, "load_tokenizer", change_folder)
     with pytest.raises(OSError, match="model changed while it was read, perhaps by a training run: repeat the command"):
         load(saved)

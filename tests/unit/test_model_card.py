@@ -140,7 +140,7 @@ def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, caps
     assert "seed 3; updates: 58 done, 8,000 planned" in card
     assert "after update 58 and before checkpoints were averaged: 700.000" in card
     assert cli.main(["card", "--run", str(run)]) == 1
-    assert "has no final model of its newest update" in capsys.readouterr().err
+    assert "is a checkpoint, not the final model" in capsys.readouterr().err
 
 
 def test_the_card_says_which_facts_are_unknown(run):

@@ -255,7 +255,7 @@ def test_embeddings_may_replace_the_tokens(build_tiny_model, changes):
     mask = (SOURCE != 1).long()
     actual = model(inputs_embeds=embed(SOURCE), attention_mask=mask, decoder_inputs_embeds=embed(SHIFTED))
     assert torch.equal(actual.logits, expected.logits)
-    # Without a mask no position counts as padding, so six tokens need all six rows of the table of learned positions.
+    # Without a mask, positions are counted from 0 to 5, so the learned table of six rows is just large enough.
     encoder = model.get_encoder()
     alone = encoder(inputs_embeds=embed(SOURCE[:1])).last_hidden_state
     for whole in (encoder(SOURCE[:1]), encoder(SOURCE[:1], attention_mask=mask[:1])):

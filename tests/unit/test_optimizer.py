@@ -14,16 +14,16 @@ def test_the_learning_rate_of_the_base_model(step, expected):
     assert inverse_sqrt_lr(step, d_model=512) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_schedule_multiplies_the_lr_of_the_optimizer_by_the_rate_of_each_update():
+def test_the_schedule_multiplies_the_lr_of_the_optimizer_by_inverse_sqrt_lr_at_each_update():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5)
-    rates = []
+    lrs = []
     schedule = inverse_sqrt_schedule(optimizer, d_model=512)
     for _ in range(4001):
-        rates.append(optimizer.param_groups[0]["lr"])
+        lrs.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    assert rates[:2] == pytest.approx([2.5 * inverse_sqrt_lr(step, d_model=512) for step in (1, 2)])
-    assert max(rates) == rates[3999] == pytest.approx(2.5 * (512 * 4000) ** -0.5, rel=1e-9)
+    assert lrs[:2] == pytest.approx([2.5 * inverse_sqrt_lr(step, d_model=512) for step in (1, 2)])
+    assert max(lrs) == lrs[3999] == pytest.approx(2.5 * (512 * 4000) ** -0.5, rel=1e-9)
 
 
 def test_adam_has_the_settings_of_the_recipe():

@@ -35,7 +35,7 @@ from .maps import (
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
 
-SEPARATED = re.compile(r"[^ \t]+")  # matches one word
+WORD = re.compile(r"[^ \t]+")
 PAIRS_TO_FIND_HEADS = 300
 
 
@@ -44,8 +44,8 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 
     The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. If the
     field is missing, a warning says so, and the head with the most links in the first `PAIRS_TO_FIND_HEADS` pairs is
-    used. A link joins two words that give each other their greatest share. So in this head, target words and source
-    words choose each other most often. To find the head, no alignments made by hand are needed.
+    used. In that head, pairs of words are each other's greatest share most often, by the rule at the top of this file.
+    To find the head, no alignments made by hand are needed.
     """
     heads = getattr(model.generation_config, "alignment_heads", None)
     if heads is None:
@@ -126,7 +126,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[l
         the token ids without </s>; a matrix (tokens, words) with 1 where a token belongs to a word, and 0 elsewhere;
         True if words at the end were left out.
     """
-    words = SEPARATED.findall(text)
+    words = WORD.findall(text)
     pieces = tokenizer(**{side: words}, add_special_tokens=False).input_ids if words else []
     lengths = np.array([len(piece) for piece in pieces], dtype=int)
     is_kept = lengths.cumsum() < MOST_TOKENS
@@ -145,7 +145,7 @@ def parse_links(line: str) -> Links:
     Raises:
         ValueError: if the line holds anything but links i-j.
     """
-    links = SEPARATED.findall(line)
+    links = WORD.findall(line)
     for link in links:
         if not re.fullmatch("[0-9]+-[0-9]+", link):
             raise ValueError(f"{link!r} is not a link: write i-j, the numbers (from 0) of a source and a target word.")

@@ -85,7 +85,8 @@ def _character_class(character: str) -> str:
     if character.isspace():
         return "space"
     category = unicodedata.category(character)
-    return "word" if category[0] in "LMN" or category in ("Cf", "Cs") else "sign"  # Cf holds joiners inside words.
+    # Cf: joiners inside words. Cs: bytes that are not valid UTF-8, such as parts of a character.
+    return "word" if category[0] in "LMN" or category in ("Cf", "Cs") else "sign"
 
 
 def _readable(piece: bytes) -> str:

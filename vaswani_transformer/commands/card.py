@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> None:
         output = model / CARD_FILE
         if model != args.run_folder / MODEL_FOLDER:
             raise ValueError(
-                f"{args.run_folder} has no final model of its newest update. To write the card of its checkpoint, give "
-                f"--output {output}: `vaswani push` uploads that card."
+                f"the newest model of {args.run_folder} is a checkpoint, not the final model. To write the card of "
+                f"this checkpoint, give --output {output}, where `vaswani push` finds it."
             )
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: to replace it, name it by --output.")

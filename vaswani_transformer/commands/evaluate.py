@@ -26,7 +26,7 @@ from .arguments import (
 )
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # allowed with --hypotheses
-BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # They would begin a new cell or row of the table.
+BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # In a table they begin a cell or row.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

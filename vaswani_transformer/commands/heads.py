@@ -2,8 +2,8 @@
 
 vaswani heads --model runs/base --source test.en --target test.de
 
-Each of these is a relation between words. A head scores 0 in a relation if its attention is spread evenly, and 1 if all
-of its attention follows the relation.
+The previous word, the same word and so on are relations between words. A head scores 0 in a relation if its attention
+is spread evenly, and 1 if all of its attention follows the relation.
 """
 
 import argparse
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 LEGEND = """\
 Each line below has the name of a relation between words, its threshold, and where attention along this relation goes.
 The share is the part of a word's attention that goes there. It is a mean over all words that have the relation to some
-word. Sub-words are merged into words.
+word: the first word, for example, has no previous word and is not counted. For alignment, all words but punctuation
+count. Sub-words are merged into words.
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all visible

@@ -4,9 +4,10 @@ vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
 echo "The dog barks ." | vaswani parse --model runs/parsing
 
 Separate words by spaces. A punctuation mark is a word, too. An empty line stays empty. A line of more than 1,000
-sub-words is an error. An output that is no tree over the words of its sentence is repaired, and counted. The output has
-XX for every part-of-speech tag. With --gold, the command removes traces and function tags from the gold trees, parses
-their words, copies their part-of-speech tags to the output, and computes F1 as EVALB does.
+sub-words is an error. An output that is no tree over the words of its sentence is repaired. At the end, the command
+prints how many outputs were repaired. The output has XX for every part-of-speech tag. With --gold, the command removes
+traces and function tags from the gold trees, parses their words, copies their part-of-speech tags to the output, and
+computes F1 as EVALB does.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Compute how probable a model finds given translations.
+"""Score existing translations with a model: log P, and the score of beam search (section 6.1).
 
 vaswani score --model runs/base --source test.en --target test.de
 

@@ -6,9 +6,9 @@ On several devices: accelerate launch -m vaswani_transformer train --data data -
 On two CPU cores, two processes are faster than two threads:
 ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
 
-After SIGTERM or Ctrl+C the command finishes its update, writes a checkpoint and ends with exit code 75. Repeat the
-command to continue the run, with or without --recipe and --set. To continue a finished run, give a larger
---num_updates.
+After SIGTERM or Ctrl+C the command finishes its update (on a GPU, up to ten updates), writes a checkpoint and ends with
+exit code 75. Repeat the command to continue the run, with or without --recipe and --set. To continue a finished run,
+give a larger --num_updates.
 """
 
 import argparse

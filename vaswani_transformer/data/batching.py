@@ -174,7 +174,7 @@ def plan_updates(
 def split_update(
     rows: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, *, num_parts: int
 ) -> list[np.ndarray]:
-    """Cut one update into micro-batches. Their numbers of padded tokens are as equal as whole pairs allow.
+    """Cut one update into micro-batches whose numbers of tokens, padding included, are as equal as whole pairs allow.
 
     The pairs of an update are similar only in the length of their longer side. After they are sorted by target length
     minus source length, neighbours are similar on both sides. So smaller micro-batches need less padding. On Multi30k,
@@ -196,7 +196,7 @@ def split_update(
     sides = source_lengths[order].astype(np.int64), target_lengths[order].astype(np.int64)
     low = int(sum(side.sum() for side in sides)) // num_parts
     high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
-    # Find the smallest limit on the padded tokens of a part for which `num_parts` parts suffice.
+    # Find the smallest limit for `_cut` with which `num_parts` parts suffice.
     low += bisect_left(range(low, high), True, key=lambda limit: len(_cut(*sides, limit)) <= num_parts)
     parts = np.split(order, _cut(*sides, low)[1:])
     return parts + [rows[:0]] * (num_parts - len(parts))
@@ -207,7 +207,8 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 
     Args:
         sources, targets: the number of tokens of each pair.
-        limit: the most padded tokens of a part, both sides together. A pair with more tokens is alone in its part.
+        limit: the largest number of tokens of a part, with padding and both sides together. A pair with more tokens is
+            alone in its part.
     """
     starts = []
     start = 0

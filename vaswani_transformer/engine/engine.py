@@ -28,8 +28,8 @@ logger = logging.get_logger(__name__)
 
 MOST_COMPARED = 130  # most tokens in a sentence on which an engine and its model are compared
 
-# For each model and kind of engine: the state of the model when it was compared with an engine, and the difference in
-# words, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
+# For each model and kind of engine: the state of the model when it was compared with an engine, and a sentence about
+# the difference, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
 COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
 
 
@@ -39,9 +39,9 @@ class Engine(VaswaniGenerationMixin):
         engine = model.build_engine(dtype="bfloat16")
         engine.generate(**inputs)
 
-    An engine copies the weights when it is built. Afterwards the model may change or be deleted. `Products` multiplies
-    by the matrices of a layer in the engine's dtype. `start` begins a search and returns its `EngineSteps`, which hold
-    the keys and values of that search.
+    An engine copies the weights when it is built. Afterwards the model may change or be deleted. The products with the
+    matrices of the layers (see `build_products`) are computed in the engine's dtype. `start` begins a search and
+    returns its `EngineSteps`, which hold the keys and values of that search.
 
     Args:
         model: a model without an obstacle, see `find_obstacle`.
@@ -50,7 +50,8 @@ class Engine(VaswaniGenerationMixin):
             it can.
 
     Attributes:
-        model: a weak reference to the model. Its `generate(engine=...)` uses `forward` where an engine cannot decode.
+        model: a weak reference to the model. If an engine cannot do what a call of `model.generate(engine=...)` asks
+            for, the model uses its `forward` instead, but only if this reference shows that the engine is its own.
         state, sums: what `describe_state` and `sum_weights` returned when the engine was built; `None` for one call.
     """
 
@@ -115,7 +116,7 @@ class Engine(VaswaniGenerationMixin):
     def start(
         self, encoding: torch.Tensor, source_mask: torch.Tensor | None, *, prompt: torch.LongTensor, num_beams: int
     ) -> tuple[EngineSteps, torch.Tensor]:
-        """Return the steps of a search after its prompt, and the logits (L * b, V) of the first words.
+        """Read the prompt. Return the object that computes the next steps, and the logits (L * b, V) after the prompt.
 
         Args:
             encoding: (L, S, D), the encoded sources.
@@ -180,9 +181,10 @@ def _build_compared(
     dtype: torch.dtype | str | None = None,
     for_one_call: bool = False,
 ) -> tuple[Engine | None, str | None]:
-    """Return an engine, and in words how its results differ from those of `model`.
+    """Return an engine, and a sentence about the difference between its results and those of `model`.
 
-    If the results agree, the difference is `None`. If they differ, the engine is wrong or `None`.
+    If the results agree, the sentence is `None`. If they differ, the caller must not use the engine, which may be
+    `None`.
     """
     compared, state = COMPARED.setdefault(model, {}), describe_state(model)
     is_whole = not for_one_call

@@ -1,4 +1,4 @@
-"""Compute how probable a model finds given translations: scores as in section 6.1, and perplexity (section 6.2).
+"""Score existing translations with a model: log P, the score of beam search (section 6.1), perplexity (section 6.2).
 
 Shapes: B sentences, n translations of each, S source tokens, T target tokens, D d_model.
 """
@@ -32,7 +32,7 @@ class TranslationScores(ModelOutput):
     Args:
         log_probs: (B * n,) log P(Y | X) in nats. The dtype is float32, or float64 if the model is in float64.
         lengths: (B * n,) |Y|, </s> included. So exp(-sum(log_probs) / sum(lengths)) is the perplexity.
-        scores: (B * n,) log P / lp, like the `sequences_scores` of a search.
+        scores: (B * n,) log P / lp(Y), where lp is the length penalty, like the `sequences_scores` of a search.
         token_log_probs: (B * n, T) log P of each token, 0 at padding.
     """
 
@@ -128,11 +128,12 @@ def score_pairs(
     """Yield log P, |Y| and the score of each pair of source and target, in their order.
 
     An empty text is scored like any other sentence: it consists of </s> alone. A source or target of more than
-    `MOST_SOURCE_TOKENS` tokens is cut, as `Translator` cuts sources. A warning at the end tells how many sources and
-    targets were cut.
+    `MOST_SOURCE_TOKENS` tokens is cut, as in `Translator`: the first `MOST_SOURCE_TOKENS` - 1 tokens and </s> remain. A
+    warning at the end tells how many sources and targets were cut.
 
     Args:
-        tokens_per_batch: the most tokens of a batch on its longer side, padding included.
+        tokens_per_batch: the largest padded size of a batch, which is its number of pairs * the length of its longest
+            source or target. A longer pair is alone in its batch.
         options: see `score`.
 
     Raises:
@@ -160,7 +161,7 @@ def score_pairs(
             results.update(zip(rows, rated, strict=True))
         yield from map(results.get, range(len(window)))
     if num_cut:
-        message = f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them."
+        message = f"{num_cut} sources and targets were cut to {MOST_SOURCE_TOKENS:,} tokens, </s> included. Split them."
         warnings.warn(message, stacklevel=2)
 
 

@@ -261,7 +261,10 @@ def window_reach(r: int, *, is_causal: bool) -> tuple[int, int]:
 
 
 def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
-    """Return the function by which transformers masks restricted self-attention (table 1); `None` without `r`."""
+    """Return the `and_mask_function` of restricted self-attention (table 1); `None` if `r` is `None`.
+
+    The function returns True for keys inside the window of `r` positions.
+    """
     if r is None:
         return None
     back, ahead = window_reach(r, is_causal=is_causal)

@@ -98,7 +98,7 @@ class Parser:
                     f"{MOST_TOKENS:,}: split it, or leave it out."
                 )
         for batch in batches:
-            if batch.ids[0]:  # Otherwise the sentences of this batch have no words.
+            if batch.ids[0]:  # `plan` puts all sentences without words into one batch. They have no tree.
                 for row, symbols in zip(batch.rows, self._search(batch), strict=True):
                     leaves = [Leaf(UNKNOWN_TAG, word) for word in words[row]]
                     trees[row] = rebuild(symbols, leaves)

@@ -15,11 +15,11 @@ class _State(NamedTuple):
     """The state of a linearisation after the tokens so far.
 
     Attributes:
-        innermost: the innermost open bracket, as a pair: the token that closes it, and the value of `innermost` before
-            it opened. `None` if no bracket is open.
+        innermost: the open brackets as a linked list, innermost first: (the token that closes the bracket, the list of
+            the brackets around it). `None` if no bracket is open.
         depth: the number of open brackets.
         num_words: the number of words that have begun.
-        num_pieces: the number of tokens of the last word so far.
+        num_pieces: the number of tokens seen of the word that began last; 0 before the first word.
         num_opened: the number of brackets that opened since the last word or closing bracket.
         is_over: True after </s>, or after a token that is not allowed.
     """

@@ -1,6 +1,6 @@
 """Write, read and delete checkpoints. A checkpoint is written whole or not at all, and restores a run bit for bit.
 
-`runs` lists the files of a checkpoint.
+The docstring of runs.py lists the files of a checkpoint.
 """
 
 import shutil
@@ -85,8 +85,8 @@ class Checkpoints:
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
         """Restore the run from an intact `checkpoint`.
 
-        Call `warn` if the checkpoint was saved with other code of the layers, or if it was written by another number of
-        processes, because dropout then draws other numbers.
+        Call `warn` if the checkpoint holds another version of the model's code than the installed one. Call it also if
+        another number of processes wrote the checkpoint: dropout then draws other numbers.
         """
         if change := find_changed_code(checkpoint):
             warn(f"WARNING: {change}.")
@@ -132,7 +132,7 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
     """Return the newest intact checkpoint in `folder`, or None if `folder` has no checkpoint.
 
-    Each newer checkpoint is damaged: `warn` gets a line about it, and `set_aside` renames it.
+    If newer checkpoints are damaged, `warn` gets a line about each of them, and `set_aside` renames them.
 
     Raises:
         ValueError: if all checkpoints are damaged. They keep their names.
@@ -152,7 +152,7 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
 
 
 def _find_fault(checkpoint: Path) -> str:
-    """Return which file of `checkpoint` is missing or damaged, in words, or "" if training can continue from it."""
+    """Return a sentence about a missing or damaged file of `checkpoint`, or "" if training can continue from it."""
     try:
         return find_damage(checkpoint, read_digests(checkpoint))
     except (FileNotFoundError, ValueError) as error:

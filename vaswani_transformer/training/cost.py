@@ -11,11 +11,11 @@ from .log import read_log
 
 # The FLOP of the paper's English-German models (table 2), which were trained on eight P100 (section 5.2).
 PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
-# Device -> (FLOP per second in float32, FLOP per second of matrix products in bfloat16 or float16). The products are
-# summed in float32, without sparsity. The rate of P100 is the paper's estimate of a sustained rate (footnote 5). The
-# other rates are peak rates from NVIDIA's data sheets (SXM). So the cost of a run in mixed precision is an upper bound.
-# The cost of a run in float32 is not, because its products use TF32, which is faster than float32: give the rate of
-# TF32 to `--device`.
+# Device -> (FLOP per second in float32, FLOP per second of matrix products in bfloat16 or float16). The products are of
+# dense matrices and are summed in float32. The rate of P100 is the paper's estimate of a sustained rate (footnote 5).
+# The other rates are peak rates from NVIDIA's data sheets (SXM). So the cost of a run in mixed precision is an upper
+# bound. The cost of a run in float32 is not, because its products use TF32, which is faster than float32: give the rate
+# of TF32 to `--device`.
 RATES: dict[str, tuple[float, float | None]] = {
     "P100": (9.5e12, None),
     "A100": (19.5e12, 312e12),

@@ -49,7 +49,8 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
         ValueError: for the reasons that `open_run` names.
         FloatingPointError: if ten updates in a row had no finite gradient.
         OSError: if a checkpoint cannot be written. Earlier checkpoints are intact.
-        Interrupted: after SIGTERM or Ctrl+C. Before that, the present update is finished and a checkpoint is saved.
+        Interrupted: if SIGTERM or Ctrl+C asked for a stop. At the next check (see `UPDATES_PER_CHECK`), a checkpoint is
+            saved, and then this error is raised.
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
     with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
@@ -59,7 +60,7 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
         log.open(update=parts.progress.update)
         with contextlib.closing(log), StopRequest() as stop_request:
             if parts.recipe.is_finished(parts.progress):
-                log.print("the run is finished: to continue it, give a larger --num_updates or patience")
+                log.print("the run is finished: to continue, give a larger num_updates or a larger patience by --set")
             else:
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
@@ -174,7 +175,9 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         stream,
         batch_size=None,
         pin_memory=device == "cuda",
-        generator=torch.Generator(),  # Dropout uses the global generator, so seeds of workers must not.
+        # The loader draws the seeds of its workers from this generator. If it drew them from the global generator, the
+        # dropout would change.
+        generator=torch.Generator(),
         num_workers=num_workers,
         prefetch_factor=16 if num_workers else None,
         worker_init_fn=ignore_first_sigterm,

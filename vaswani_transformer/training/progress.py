@@ -125,7 +125,7 @@ class Tally:
         return {"losses": losses, "counts": self._counts, "updates": self.updates, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict) -> None:
-        if self.accelerator.is_main_process:  # The saved losses are sums over all processes, so only one loads them.
+        if self.accelerator.is_main_process:  # The saved losses are sums over all processes.
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
         self.updates = state["updates"]

@@ -48,7 +48,7 @@ class Recipe:
     subword_model: str = "bpe"  # or "wordpiece"
     max_length: int = 256  # most tokens of a side, `</s>` included; longer pairs are dropped
     max_length_ratio: float | None = None  # largest ratio of the longer side to the shorter, in words; None: no limit
-    tokens_per_batch: int = 25_000  # of an update, at most, on each side; with padding, in all processes together
+    tokens_per_batch: int = 25_000  # most tokens of an update on each side, with padding, over all processes
     short_first: bool = False  # sort the updates of the first epoch by length, shortest first
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
@@ -56,15 +56,14 @@ class Recipe:
     adam_betas: tuple[float, float] = (0.9, 0.98)
     adam_eps: float = 1e-9
     warmup_updates: int = 4_000
-    lr_scale: float = 1.0  # multiplies the rate of equation 3
-    weight_decay: float = 0.0  # as in AdamW: an update subtracts rate * weight_decay * weight from each weight
+    lr_scale: float = 1.0  # multiplies the learning rate of equation 3
+    weight_decay: float = 0.0  # as in AdamW: an update subtracts lr * weight_decay * weight from each weight
     compile: bool | None = None  # compile the updates by torch.compile, which takes minutes; None: only on CUDA
     # Section 6.1
-    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here it is
-    # counted in updates or epochs, not in minutes. So the averaged model depends neither on the hardware nor on when a
-    # run is stopped.
+    # The paper writes a checkpoint every ten minutes, which is every 1,500 updates of 0.4 s. Here the interval is
+    # counted in updates or epochs. So the averaged model depends neither on the hardware nor on when a run is stopped.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
-    num_averaged_checkpoints: int = 5  # number of last checkpoints whose mean is the final model
+    num_averaged_checkpoints: int = 5  # how many of the last checkpoints are averaged into the final model
     patience: int | None = None  # a run ends after this number of evaluations in a row without a better loss
     num_beams: int = 4
     length_penalty: float = 0.6
@@ -164,10 +163,10 @@ MULTI30K_TINY = Recipe(
 
 # fairseq's transformer_iwslt_de_en, trained on one GPU as its documentation says, with a peak learning rate of 5e-4.
 # The number of updates is our choice: about 45 epochs of 160,000 pairs. fairseq differs in these points. Source and
-# target have separate vocabularies and embeddings. Attention has biases. The 10,000 of `vocab_size` are BPE merges
-# there, and the 175 of `max_length` are words. There the best checkpoint translates, and here the mean of the last
-# checkpoints. fairseq ranks hypotheses by log P / |Y|. To do the same for sentences of 25 tokens, GNMT's length
-# penalty needs an alpha of 1.2.
+# target have separate vocabularies and embeddings. Attention has biases. Its 10,000 is the number of BPE merges, not of
+# entries. Its 175 is a number of words, not of tokens. It translates with the best checkpoint, and this recipe with the
+# mean of the last checkpoints. It ranks hypotheses by log P / |Y|. To do the same for sentences of 25 tokens, GNMT's
+# length penalty needs an alpha of 1.2.
 IWSLT14_DE_EN = Recipe(
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
     vocab_size=10_000,
@@ -196,7 +195,7 @@ GENERAL_EN_DE_SMALL = Recipe(
     checkpoint_interval=(250, "updates"),
 )
 
-# For text of the same kind as for general_en_de_small, but twice as much. Training takes four hours on two CPU cores
+# For the kind of text of general_en_de_small, but twice as much of it. Training takes four hours on two CPU cores
 # with bfloat16. The encoder is deeper than the decoder, because the encoder runs only once for a sentence, but the
 # decoder runs once for each token of the translation.
 EVERYDAY_EN_DE = replace(

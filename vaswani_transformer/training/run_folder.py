@@ -1,8 +1,8 @@
 """The folder of a run. All processes must see it.
 
 Its recipe.json identifies the run. Training locks the folder. The same command, or a command without a recipe,
-continues the run in the folder. The number of updates and the patience may change. `runs` lists the files of the
-folder.
+continues the run in the folder. The number of updates and the patience may change. The docstring of runs.py lists the
+files of the folder.
 """
 
 import contextlib

@@ -56,7 +56,8 @@ def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader
 
     Args:
         trainer: a Trainer whose training set is a `datasets.Dataset`.
-        tokens_per_batch: the most padded tokens of an update on each side, over all processes.
+        tokens_per_batch: the largest number of source tokens, and of target tokens, in an update, padding included,
+            over all processes.
     """
     args, accelerator = trainer.args, trainer.accelerator
     steps = args.gradient_accumulation_steps

@@ -22,7 +22,7 @@ class Ensemble:
     """Several models that decode in place of one engine: `generate(..., engine=Ensemble([...]))`.
 
     Args:
-        members: engines, or models. The steps of a model are computed by its `forward`.
+        members: engines, or models. An engine computes the next words by its own code, a model by its `forward`.
 
     Raises:
         ValueError: if the vocabularies or special tokens of the members differ.
@@ -59,7 +59,7 @@ class Ensemble:
         prompt: torch.LongTensor,
         num_beams: int,
     ) -> tuple[Steps, torch.Tensor]:
-        """Return the steps of a search after its prompt, and log P (L * b, V) of the first words.
+        """Read the prompt. Return the object that computes the next steps, and log P (L * b, V) after the prompt.
 
         Args:
             encodings: from `encode`.
@@ -89,7 +89,7 @@ class Ensemble:
 class EnsembleSteps:
     """The steps of all members of an ensemble."""
 
-    outputs = None
+    outputs = None  # In `ForwardSteps`, what the last call of `forward` returned. An ensemble has no single output.
 
     def __init__(self, members: Sequence[Steps]):
         self.members = members
@@ -99,7 +99,10 @@ class EnsembleSteps:
         return mean_log_probs([steps(tokens) for steps in self.members])
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Continue from `beams` (L, b) of the sentences at the indices `staying`, or of all if `staying` is `None`."""
+        """Continue each sentence from its row of `beams` (L, b).
+
+        If `staying` is not `None`, keep only the sentences at these indices among the L.
+        """
         for steps in self.members:
             steps.reorder(beams, staying)
 
