@@ -26,7 +26,7 @@ from .arguments import (
 )
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # allowed with --hypotheses
-BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # In a table they begin a cell or row.
+BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # In --table they begin a cell or row.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=text_path,
         nargs="+",
         default=[],
-        help="files of reference translations, one per line; with --model, further references beside those of --test",
+        help="files with one reference translation per line; with --model, further references beside those of --test",
     )
     command.add_argument("--source_language", help="default: the source language of the model, or en")
     command.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_column_options(command)
     command.add_argument(
-        "--split", default="test", help="split to read of a Hub dataset, a folder of .parquet files or the phrasebook"
+        "--split", default="test", help="which split of a Hub dataset, .parquet folder or the phrasebook to read"
     )
     command.add_argument(
         "--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs"

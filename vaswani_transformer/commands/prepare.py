@@ -136,8 +136,8 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
     Raises:
         OSError: if the tokenizer does not exist.
-        ValueError: if the tokenizer has no tokenizer.json or lacks what parsing needs, or if a folder has only a
-            .model file.
+        ValueError: if the tokenizer has no tokenizer.json, if it lacks what parsing needs, or if a folder has a .model
+            file but no tokenizer.
     """
     from transformers import PreTrainedTokenizerFast
 

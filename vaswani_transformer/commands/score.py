@@ -3,7 +3,7 @@
 vaswani score --model runs/base --source test.en --target test.de
 
 For each pair of lines, the command prints a line with three columns, separated by tabs: log P, the number of target
-tokens (</s> included), and log P / lp, the score by which the beam search of section 6.1 ranks translations.
+tokens (</s> included), and the score by which beam search ranks translations, which is log P / length penalty.
 """
 
 import argparse

@@ -105,8 +105,8 @@ def run(args: argparse.Namespace) -> None:
     config = parts.accelerator.unwrap_model(parts.model).config
     is_parser = find_languages(vars(config))[1] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
-    # After an error in one process the group is not destroyed, because NCCL might then wait for the other processes.
-    # The launcher ends them.
+    # After an error in one process, the group is not destroyed, because NCCL might then wait for the other processes.
+    # The launcher ends these processes.
     destroy_group_at_exit()
 
 

@@ -196,8 +196,8 @@ def open_parallel(
     Raises:
         FileNotFoundError: if a folder has no file of `split`, or if a file is missing. A missing file may be noticed
             only when the first pair is read.
-        ValueError: if `spec` has none of the forms, if a dataset does not exist, or if a line or row is not a pair. The
-            last two errors are raised while the pairs are read.
+        ValueError: if `spec` has none of the forms. While the pairs are read: if a dataset does not exist, or if a line
+            or row is not a pair.
     """
     if _is_on_hub(spec):
         return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")

@@ -25,7 +25,7 @@ class Source:
     Attributes:
         names: "phrasebook" alone, or one of `corpus.ACCEPTED_FORMS`.
         languages: the languages of source and target.
-        columns: the names of the columns of source and target. `None` stands for the name of the column's language.
+        columns: the names of the columns of source and target. `None` means that a column has its language as name.
         split: see `open_parallel`.
         num_pairs: the number of pairs to generate if the text is the phrasebook. Other text ignores it.
         cache: see `open_parallel`.

@@ -52,8 +52,8 @@ def train_tokenizer(
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(alphabet) + len(SPECIAL_TOKENS)
     tokenizer = Tokenizer(models.BPE())
-    # The pre-tokeniser, and not the normaliser, adds the space before the first word. If the normaliser added it, the
-    # space would disturb the search for added tokens in the normalised text.
+    # The pre-tokeniser, and not the normaliser, adds the space before the first word. The normaliser would also add a
+    # space to each token of `add_tokens`, and the tokenizer would find this token only after a space.
     first_space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first_space, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     trainer = trainers.BpeTrainer(

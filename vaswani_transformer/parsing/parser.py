@@ -121,7 +121,7 @@ class Parser:
         return [self._to_symbols(ids) for ids in found.sequences.tolist()]
 
     def _words_of(self, ids: list[int]) -> list[list[int]]:
-        """Return the tokens that the output must have for each word of the sentence with token ids `ids`."""
+        """Return for each word of the sentence `ids` the tokens that the output must have for this word."""
         words: list[list[int]] = []
         for token_id, token in zip(ids[:-1], self.tokenizer.convert_ids_to_tokens(ids[:-1]), strict=True):
             if self._begins_word(token_id, token):

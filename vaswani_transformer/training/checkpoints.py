@@ -45,7 +45,7 @@ class Checkpoints:
     accelerator: Accelerator
     model: PreTrainedModel  # without Accelerate's wrapper
     tokenizer: PreTrainedTokenizerFast
-    progress: Progress  # saved, too; its number of updates is in the name of the checkpoint
+    progress: Progress  # also saved; its number of updates is in the name of the checkpoint
     stateful: dict[str, Any]  # other parts to save, by their names in the file; each can return and load a state dict
     keep: int  # the number of checkpoints that the final model averages
 
@@ -175,8 +175,8 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
     At least `STATES_TO_KEEP` checkpoints are kept. A checkpoint that was written at a stop is deleted, unless it is the
-    newest one. Partial checkpoints are deleted. `set_aside` renames a checkpoint before it is deleted. So after a
-    crash, its remaining files are never taken for a whole checkpoint, and the next call deletes them.
+    newest one. Partial checkpoints are deleted. `set_aside` renames a checkpoint before it is deleted. So the files
+    that a crash leaves are never taken for a whole checkpoint, and the next call deletes them.
     """
     checkpoints = averageable_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
@@ -192,7 +192,7 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
 
 
 def set_aside(checkpoint: Path, part: str = "") -> None:
-    """Rename `checkpoint`, or its subfolder `part`, to `partial-...`: it is no longer read, and will be deleted."""
+    """Rename `checkpoint`, or its subfolder `part`, to `partial-...`. Such folders are never read, and are deleted."""
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (checkpoint / part).rename(aside)

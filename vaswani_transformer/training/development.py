@@ -82,7 +82,7 @@ class DevelopmentSet:
         nll = torch.zeros((), device=accelerator.device)
         for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
             part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
-            # A process whose part is empty computes one pair, because a batch cannot be empty. This loss counts as 0.
+            # A batch cannot be empty. So a process with an empty part computes one pair, whose loss counts as 0.
             batch = self.pairs[part if len(part) else rows[:1]]
             batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
             nll += model(**batch, num_items_in_batch=1, skip_logits=True).loss * bool(len(part))

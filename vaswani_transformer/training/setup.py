@@ -35,8 +35,8 @@ from .recipes import Recipe
 # The number of tokens, padding included, on each side of a micro-batch on a CPU. Larger micro-batches would not stay in
 # the cache, and would need more padding.
 TOKENS_PER_MICRO_BATCH = 4_096
-# Fields in which the configs of `init_from` and of the recipe may differ: the meaning of weights does not depend on
-# these fields.
+# Fields in which the config of the recipe may differ from that of `init_from`, because the meaning of weights does not
+# depend on them.
 OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
 
 
@@ -167,14 +167,14 @@ def build_run(
 
 
 def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: Path) -> Accelerator:
-    """Return the accelerator of a run, and set PyTorch up for its device."""
+    """Return the accelerator of a run, after PyTorch is set up for the device of the accelerator."""
     for name in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             raise ValueError(
                 f"the launcher asks for {name}, but each process trains a whole model on one device: leave {name} out."
             )
-    # Accelerate keeps the precision in this state of the process. A second run in the process may have another
-    # precision, so the state is reset. The Trainer of transformers does the same.
+    # Accelerate keeps the precision in `AcceleratorState`. A second run in the same process may have another precision,
+    # so the state is reset. The Trainer of transformers also resets it.
     AcceleratorState._reset_state()
     # The device that `Accelerator` will choose below.
     device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
