@@ -45,7 +45,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=Number(1, 1_000),
         help="write this many translations of each sentence, each after the number of the sentence and a tab",
     )
-    command.add_argument("--scores", action="store_true", help="write the score of the search and a tab before each translation")
+    command.add_argument(
+        "--scores", action="store_true", help="write the score log P / length penalty and a tab before each translation"
+    )
     command.add_argument(
         "--alignments", type=output_path, help="also write word alignments to this file, as `vaswani align` does"
     )
