@@ -231,7 +231,7 @@ PARSING_WSJ = Recipe(
     length_penalty=0.3,
 )
 
-# For 30,000 trees on two CPU cores, with --copy_words. A sentence (source) is half as long as its tree (target), and
+# For 30,000 trees on a CPU, with --copy_words. A sentence (source) is half as long as its tree (target), and
 # the encoder runs once for a sentence. So layers cost less in the encoder, where a parser needs them most. A small
 # vocabulary makes the softmax cheap. One tree in a hundred has more than max_length tokens and is dropped, because
 # training on these trees would take more time than the gain in F1 is worth. With the shortest trees first, a
