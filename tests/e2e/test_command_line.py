@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from shortcuts import vaswani, write_lines
-from tiny_training import read_log
+from tiny_training import TINY, read_log
 
 from vaswani_transformer import cli, loading, memory
 from vaswani_transformer.commands import COMMANDS
@@ -38,15 +38,13 @@ def trained_folder(tmp_path_factory):
     """Return a folder with text, prepared data and a run. The model of the run writes sentences backwards."""
     folder = tmp_path_factory.mktemp("trained_folder")
     RECIPES["reverse"] = replace(
-        BASE,
-        model={"d_model": 48, "d_ff": 96, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
-        vocab_size=300,
+        TINY,
+        model=TINY.model | {"d_model": 48, "d_ff": 96, "dropout": 0.0},
         tokens_per_batch=1_200,
         num_updates=500,
         warmup_updates=100,
         lr_scale=1.2,
         checkpoint_interval=(140, "updates"),
-        num_averaged_checkpoints=2,
     )
     train = sentences(3_000, seed=1)
     seen = set(train)

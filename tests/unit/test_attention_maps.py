@@ -173,6 +173,8 @@ def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(trans
         ValueError, match=f"sentences of up to {num_tokens} tokens, .* got {num_tokens + 1} tokens: shorten"
     ):
         collect_attention(None, tokenizer, **texts | {side: "The law law"})
+    with pytest.raises(ValueError, match="the sentence to draw has no words"):
+        collect_attention(None, tokenizer, " ")
 
 
 # Drawing

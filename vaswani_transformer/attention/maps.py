@@ -130,8 +130,10 @@ def collect_attention(
         target: a translation for the decoder to read; by default the model translates the sentence.
 
     Raises:
-        ValueError: if source or target has more than `MOST_TOKENS` tokens.
+        ValueError: if the source is blank, or if source or target has more than `MOST_TOKENS` tokens.
     """
+    if not source.strip():
+        raise ValueError("the sentence to draw has no words: give a sentence.")
     source_ids = [tokenizer(source).input_ids]
     target_ids = None if target is None else [tokenizer(text_target=target).input_ids]
     longest = max(map(len, source_ids + (target_ids or [])))
