@@ -46,7 +46,6 @@ PREPARE = "prepare --dev text text --output data --train"
         ("evaluate --model model --test text text --tokenize ja-mecab", "Japanese"),
         ("train --data model --output run", "model"),
         ("average --run nowhere --output y", "nowhere has no recipe.json"),
-        ("average --run nowhere --last 5 --output y", "checkpoints in nowhere: 0, fewer than --last 5"),
         ("export --model model --format ctranslate2 --output text", "text is not an empty folder"),
     ],
 )
