@@ -150,7 +150,7 @@ def format_scores(row: Row, base: Row) -> list[str]:
 
 @dataclass(frozen=True)
 class Base:
-    """The trainings of base with several seeds: mean scores, and spreads (the greatest score less the least)."""
+    """The trainings of base with several seeds: mean scores, and spreads (greatest minus smallest score)."""
 
     perplexity: float  # mean
     bleu: float  # mean
@@ -219,8 +219,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, (seeds or [row])[0]) for row in rows]))
     precisions = ", ".join(f"{name} ({count})" for name, count in Counter(row.precision for row in rows).items())
     print(
-        f"\nPPL and BLEU are those of the model that `vaswani evaluate` scored (reduced rows: the best epoch). BLEU is "
-        f"counted as in the paper, on tokens with compounds split: "
+        f"\nPPL and BLEU are those of the model that `vaswani evaluate` scored (in table3_reduced: the best epoch). "
+        f"BLEU is counted as in the paper, on tokens with compounds split: "
         f"{', '.join(sorted({row.signature for row in rows}))}. Number of rows by precision: {precisions}\n"
     )
     if len(seeds) < 2:
@@ -233,8 +233,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{base.bleu:.2f}. Between the seeds, PPL differs by up to {base.ppl_spread:.1f} % of the mean, and BLEU by up "
         f"to {base.bleu_spread:.2f} points. Here, a row has moved if it differs from the mean by more than that. In "
         f"the paper, a row has moved if it differs from base by more than the rounding (0.01 and 0.1). A row agrees if "
-        f"it moved the same way in both tables, or in neither. If it moved in the paper only, it is too close to tell. "
-        f"With three seeds, chance alone makes one row in four seem to move. Each row of the paper is one training."
+        f"it moved the same way here and in the paper, or in neither. If it moved in the paper only, it is too close "
+        f"to tell. With three seeds, chance alone makes one row in four seem to move. Each row of the paper is one "
+        f"training."
     )
     return 0
 

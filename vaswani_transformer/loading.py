@@ -208,7 +208,9 @@ def naming_damage(name: str | Path) -> Iterator[None]:
     except (MemoryError, ImportError):  # These errors say what is missing.
         raise
     except Exception as error:
-        reason = f"holds a damaged file ({type(error).__name__}: {error}); copy or download the model again."
+        reason = (
+            f"holds a damaged file, or one of another version ({type(error).__name__}: {error}); copy the model again."
+        )
         if "trust_remote_code" in str(error):  # transformers has no class for this error.
             reason = "can only be read by the Python code that comes with it, and such code is not run."
         raise ValueError(f"{name} {reason}") from error

@@ -59,7 +59,7 @@ def test_the_text_of_each_set_is_a_source_file_and_a_target_file(record):
     assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
 
 
-def test_the_everyday_models_train_on_each_corpus_that_disturbed_text_json_lists(record, tmp_path):
+def test_the_everyday_models_train_on_each_corpus_listed_in_disturbed_text_json(record, tmp_path):
     corpora = read_json(SCRIPTS / "disturbed_text.json")["copies"]
     for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_small_rate", "runs/everyday_en_de")):
         sources = [source for source, _ in record(name)[0].train]
@@ -102,7 +102,7 @@ def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_
     scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
-    assert scores[0].model == f"{tmp_path}/run/base/checkpoints/step-00000009"  # a pattern, because there is no log
+    assert scores[0].model == f"{tmp_path}/run/base/checkpoints/step-00000009"  # no log: the first that fits step-*
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000010"
     assert scores[1].json == tmp_path / "run" / "A2" / "dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]

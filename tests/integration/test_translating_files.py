@@ -19,8 +19,8 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-# `translate` saves its work after each window of lines. A window has as many lines as --tokens_per_batch, because
-# LEAST_LINES_PER_WINDOW is set to 1 here. So the 90 lines make four and a half windows.
+# `translate` saves its work after each window of lines. A window has LEAST_LINES_PER_WINDOW (1 in these tests) or
+# --tokens_per_batch lines, whichever is more: 20 here. So the 90 lines make four and a half windows.
 TOKENS_PER_BATCH = "20"
 PROGRAM = """
 import sys, time

@@ -55,6 +55,7 @@ def test_the_labels_of_adverb_phrases_and_particles_count_as_equal():
     assert counts("(S (PRT (RP up)) (NP (NN dog)))", "(S (ADVP (RP up)) (NP (NN dog)))") == (3, 3, 3)
 
 
+# -LRB- is not a tag of punctuation in EVALB, so its bracket counts.
 @pytest.mark.parametrize(("tag", "num_gold"), [(",", 1), (":", 1), ("``", 1), ("''", 1), (".", 1), ("-LRB-", 2)])
 def test_punctuation_is_left_out_by_its_tag(tag, num_gold):
     assert counts(f"(S (NN dog) (NP ({tag} x)))", f"(S (NN dog) ({tag} x))") == (1, num_gold, 1)

@@ -239,7 +239,7 @@ def test_the_error_about_wrong_parquet_names_the_file(tmp_path):
         (bz2.compress(b"a"), "It is compressed, and only files named .gz"),
         (lzma.compress(b"a"), "It is compressed, and only files named .gz"),
         (gzip.compress(b"a", mtime=0), "It is compressed, and only files named .gz"),
-        ("Über".encode("latin-1"), "iconv -f LATIN1"),
+        ("Über".encode("latin-1"), "iconv -f CP1252"),
     ],
 )
 def test_the_error_about_text_that_is_not_utf_8_says_how_to_convert_it(tmp_path, content, advice):

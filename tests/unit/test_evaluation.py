@@ -44,7 +44,7 @@ def test_perplexity_agrees_with_teacher_forcing_for_any_batch_size(translator):
     assert compute_perplexity(model, tokenizer, pairs, tokens_per_batch=8) == pytest.approx(math.exp(nll / count))
 
 
-def test_long_lines_are_cut_on_both_sides_with_a_warning(translator, monkeypatch):
+def test_long_sources_and_targets_are_cut_with_a_warning(translator, monkeypatch):
     model, tokenizer = translator
     monkeypatch.setattr(likelihood, "MOST_SOURCE_TOKENS", 5)
     fits, long = "a a a a", "a a a a a a"
@@ -106,7 +106,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_refused(saved, monkeypatch, 
         load(saved)
 
 
-def test_the_newest_checkpoint_of_a_run_is_loaded_unless_it_is_damaged(saved, capsys):
+def test_the_newest_checkpoint_of_a_run_is_loaded_and_refused_if_it_is_damaged(saved, capsys):
     checkpoints = saved.parent / "checkpoints"
     for name in ("step-00000002", "stopped-00000003"):
         shutil.copytree(saved, checkpoints / name)

@@ -533,6 +533,13 @@ def test_a_batch_of_no_sentences_is_refused(model):
         model.generate(SOURCE[:0, :4])
 
 
+@pytest.mark.parametrize("penalise", LENGTH_PENALTIES.values(), ids=LENGTH_PENALTIES)
+def test_no_length_penalty_falls_while_a_hypothesis_grows(penalise):
+    penalties = penalise(torch.arange(1, 99), 0.6)
+    assert (penalties.diff() >= 0).all()
+    assert penalise(7, 0.6) == pytest.approx(float(penalties[6]))
+
+
 def test_text_in_place_of_tokens_is_refused(model):
     with pytest.raises(ValueError, match=r"input_ids must be a tensor, got str: call tokenizer\(sentences"):
         model.generate("The dog runs.")

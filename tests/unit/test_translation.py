@@ -157,7 +157,7 @@ def test_a_generation_config_of_the_caller_sets_beam_and_penalty(parts):
 
 def test_a_warning_counts_sentences_that_are_cut(parts, monkeypatch):
     monkeypatch.setattr(translation, "MOST_SOURCE_TOKENS", 6)
-    with pytest.warns(UserWarning, match="sentences cut to their first 6 tokens: 2. Split them."):
+    with pytest.warns(UserWarning, match="sentences cut to 6 tokens, </s> included: 2. Split them."):
         translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)
 
 
@@ -193,7 +193,8 @@ def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_
     translator = Translator(model, tokenizer, max_new_tokens=2)
     translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])
     assert translator.find_warnings() == [
-        "lines with letters of a script that the vocabulary does not know: 2. Leave them out, or train on such text."
+        "number of lines with letters of a script that the vocabulary does not know: 2. Leave them out, or train on "
+        "such text."
     ]
     translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=2)
     logging.Logger.warning_once.cache_clear()  # an earlier test may have logged this warning

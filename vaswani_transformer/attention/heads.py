@@ -13,9 +13,10 @@ a *place* is a word that has this relation to at least one word. Sub-words are f
     uniform = this share if attention is spread evenly over all visible sub-words
     score   = (share - uniform) / (1 - uniform)
 
-So evenly spread attention scores 0, and attention to related words only scores 1. A head is *named* after a relation if
-it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself, such as the
-first word of the decoder, is not a place.
+So evenly spread attention scores 0, and attention to nothing but related words scores 1. A head is *named* after a
+relation if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself,
+such as the first word of the decoder, is not a place. For alignment, each word that may have a link is a place, because
+the weights decide where the links are.
 
 The thresholds lie above the scores of 40 untrained models (4 and 6 layers, 4 and 8 heads, d_model 64 to 512), measured
 on 40 or 60 sentences of Multi30k. In relations with threshold `BY_POSITION`, no head scored more than 0.19. In
@@ -72,7 +73,7 @@ RELATIONS = (
     Relation(
         "diagonal",
         BY_POSITION,
-        "to the source words in the same part of the sentence, up to one and a half words away",
+        "to the source words up to one and a half words away from the same relative position in the sentence",
     ),
     Relation("separator", BY_SPELLING, "to punctuation, <s> and </s>"),
     Relation("long distance", BY_POSITION, f"to words more than {FAR} words away, without punctuation, <s> and </s>"),
@@ -120,7 +121,7 @@ class HeadScore:
     head: int
     share: float
     uniform: float
-    places: int  # the number of places that the means are over; if it is 0, `share` and `uniform` are 0
+    places: int  # the number of places over which `share` and `uniform` are means; if it is 0, both are 0
 
     @property
     def score(self) -> float:

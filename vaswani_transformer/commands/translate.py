@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> None:
             f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
         )
     check_output(output, inputs=[])
+    if source is not None and source.suffix in (".csv", ".tsv", ".jsonl"):
+        print(f"vaswani translate: {source} is read as plain text: of a table, give one column.", file=sys.stderr)
     if args.alignments is not None:
         check_output(args.alignments, inputs=[source, output])
         if not is_resumable or args.alignments == output:

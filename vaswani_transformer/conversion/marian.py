@@ -25,7 +25,9 @@ LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.
 TOLERANCE = 1e-4  # The allowed relative difference of logits. The logits of another network differ by far more.
 # Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
-MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # They write to the residual stream. The other modules read from it.
+# The first axis of their weights and biases runs over the features of the residual stream. In all other matrices, the
+# second axis does.
+MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")
 # These fields have the same name in both configs.
 EQUAL_FIELDS = (
     "vocab_size",
@@ -61,7 +63,7 @@ def import_model(name: str, output: Path) -> str:
         ValueError: if `name` is no MarianMT model, or if a Vaswani model cannot represent it.
     """
     marian = load_marian(name)
-    # A MarianTokenizer has a sentencepiece model for each language, chosen by `text_target=`.
+    # A MarianTokenizer has a sentencepiece model for each language, but usually one vocabulary for both.
     tokenizer = loading.load_tokenizer(name)
     if getattr(tokenizer, "separate_vocabs", False):
         raise ValueError(
@@ -156,7 +158,8 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
     if not options.keys() & {"max_length", "max_new_tokens"}:
         # Without a limit, transformers stops at 20 tokens.
         options["max_length"] = model.config.max_position_embeddings
-    # transformers refuses to save a plain GenerationConfig with some of these options.
+    # transformers refuses to save a plain GenerationConfig with an option without effect, such as a length penalty
+    # beside num_beams=1.
     marian.generation_config = VaswaniGenerationConfig(**options)
     return marian
 
@@ -248,7 +251,7 @@ def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> di
 def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> float:
     """Return the largest difference between the logits of both models.
 
-    The inputs are two sentences of random tokens. One of them is padded. The dtype is float32.
+    The inputs are two sentences of random tokens. One of them is padded. Both models must be in float32.
 
     Raises:
         ValueError: if the difference is too large to come from rounding.

@@ -133,7 +133,10 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
         expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
         if any(separator in name for name in texts for separator in ";\t"):
             raise LookupError(f"{expected}. Separate the columns by commas.")
-        raise LookupError(f"{expected}. Give the names of the existing columns as source_column and target_column.")
+        raise LookupError(
+            f"{expected}. Give the names of the existing columns by --source_column and "
+            f"--target_column. They hold for all corpora."
+        )
     f"{source}{target}".encode()  # This fails for half of a surrogate pair, which JSON can contain.
     return source, target
 

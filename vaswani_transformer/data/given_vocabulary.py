@@ -52,11 +52,11 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
-    _split_typed_names(tokenizer)
+    _split_names_in_text(tokenizer)
     return wrap_tokenizer(tokenizer)
 
 
-def _split_typed_names(tokenizer: Tokenizer) -> None:
+def _split_names_in_text(tokenizer: Tokenizer) -> None:
     """Let `tokenizer` encode the name of a special token in a text, such as `</s>`, as several ordinary pieces."""
     tokenizer.encode_special_tokens = True
     names = SPECIAL_TOKENS.values()

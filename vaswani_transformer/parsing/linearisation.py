@@ -1,4 +1,4 @@
-"""Write a tree as a sequence of symbols, and read it back, as in Vinyals et al. 2015 (section 6.3).
+"""Write a tree as a sequence of symbols, and read it back, as section 6.3 does after Vinyals et al. 2015.
 
     (S (NP (DT The) (NN dog)) (VP (VBZ barks)))     the tree
     (S (NP XX XX )NP (VP XX )VP )S                  the form of the paper: XX stands for each word
@@ -35,7 +35,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
     repair faults:
 
     - If a word comes before all brackets, a TOP is put around everything.
-    - If the root is closed before the last word, this closing bracket is left out.
+    - If the root is closed before the last leaf, this closing bracket is left out.
     - If a bracket is closed while brackets inside it are open, the inner brackets are closed first.
     - If a closing bracket has no open bracket, it is left out.
     - If a constituent is still open at the end, it is closed there.
@@ -64,7 +64,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
 def _close(pending: list[list], label: str, place: int, *, is_last: bool) -> None:
     """Close the innermost open constituent called `label`, and all constituents inside it.
 
-    The root is closed only if `is_last`, which is True after the last word.
+    The root is closed only if `is_last`, which is True once every leaf has its word.
     """
     depth = next((depth for depth in reversed(range(len(pending))) if pending[depth][0] == label), None)
     if depth is None or (depth == 0 and not is_last):

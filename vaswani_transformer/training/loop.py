@@ -70,9 +70,11 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
             f"averaged {count} checkpoint{'s' * (count > 1)} into {model_folder}: "
             f"perplexity of the development set {dev_perplexity:.6g}"
         )
+        if dev_perplexity > parts.recipe.vocab_size:
+            log.print("WARNING: a uniform guess over the vocabulary would be better. Give a lower --set lr_scale.")
         card = model_folder / CARD_FILE
         if card.exists():
-            log.print(f"{card} describes the previous model: replace it by vaswani card --output")
+            log.print(f"{card} describes the previous model: replace it by `vaswani card --run ... --output {card}`")
         return model_folder
 
 
@@ -80,7 +82,7 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     """Run updates until the number of the recipe is reached, its patience is used up, or a stop is requested."""
     recipe, progress, tally = parts.recipe, parts.progress, parts.tally
     interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
-    # The earlier seconds of a resumed run count as if they had passed just before now.
+    # A resumed run goes on counting from `progress.seconds`, so its start is set back by that time.
     started = time.perf_counter() - progress.seconds
     parts.model.train()
     # tqdm reads None as "show the bar if standard error is a terminal".
@@ -227,7 +229,7 @@ def _check_finite(tally: Tally, update: int) -> None:
 
 
 def _log_training(parts: RunParts, lr: float) -> None:
-    """Write a line of the log, and begin the next line."""
+    """Write a line of the log, and start the sums of the next line."""
     progress, tally = parts.progress, parts.tally
     line = {
         "update": progress.update,

@@ -144,9 +144,9 @@ TABLE_3 = {row: Recipe(model=model, num_averaged_checkpoints=1) for row, model i
 TABLE_3["big"] = replace(BIG, num_averaged_checkpoints=1)
 
 # Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"). Its peak learning rate is 0.005, its patience is
-# ten epochs. Wu et al. rank five hypotheses by log P / |Y|. To do the same for sentences of 15 tokens, as in Multi30k,
-# GNMT's length penalty would need an alpha of 1.3. The recipe keeps the alpha of 0.6 of Vaswani et al., which favours
-# long translations less.
+# ten epochs. Wu et al. rank five hypotheses by log P / |Y|. GNMT's length penalty grows like |Y| near 15 tokens, the
+# length of sentences in Multi30k, if alpha is (5 + 15) / 15 = 1.3. The recipe keeps the alpha of 0.6 of Vaswani et al.,
+# which favours long translations less.
 MULTI30K_TINY = Recipe(
     model={"d_model": 128, "d_ff": 256, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
     vocab_size=10_000,
@@ -163,10 +163,10 @@ MULTI30K_TINY = Recipe(
 
 # fairseq's transformer_iwslt_de_en, trained on one GPU as its documentation says, with a peak learning rate of 5e-4.
 # The number of updates is our choice: about 45 epochs of 160,000 pairs. fairseq differs in these points. Source and
-# target have separate vocabularies and embeddings. Attention has biases. Its 10,000 is the number of BPE merges, not of
-# entries. Its 175 is a number of words, not of tokens. It translates with the best checkpoint, and this recipe with the
-# mean of the last checkpoints. It ranks hypotheses by log P / |Y|. To do the same for sentences of 25 tokens, GNMT's
-# length penalty needs an alpha of 1.2.
+# target have separate vocabularies and embeddings. Attention has biases. The 10,000 of vocab_size is there a number of
+# BPE merges, not of entries. The 175 of max_length is a number of words, not of tokens. fairseq translates with the
+# best checkpoint, and this recipe with the mean of the last checkpoints. fairseq ranks hypotheses by log P / |Y|.
+# GNMT's length penalty grows like |Y| near 25 tokens if alpha is (5 + 25) / 25 = 1.2.
 IWSLT14_DE_EN = Recipe(
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
     vocab_size=10_000,
@@ -184,7 +184,8 @@ IWSLT14_DE_EN = Recipe(
 )
 
 # For 228,000 pairs (3.3M German tokens) of short sentences, captions, speeches and news. Training takes 1.6 hours on a
-# CPU core. The model sees a pair about five times and does not learn it by heart, so dropout is as in the base model.
+# CPU core. The model sees a pair about five times and does not learn it by heart, so it needs no more dropout than the
+# base model.
 GENERAL_EN_DE_SMALL = Recipe(
     model={"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1},
     vocab_size=10_000,
@@ -254,8 +255,8 @@ PARSING_SMALL = Recipe(
 BIG_EN_FR = replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece")
 EN_DE, EN_FR = "WMT 2014 English-German, 4.5M pairs", "WMT 2014 English-French, 36M pairs"
 BASE_COST, BIG_COST = "8 P100, 12 hours (the paper)", "8 P100, 3.5 days (the paper)"
-# Name -> recipe, row of a table in the paper, training data, hardware with hours of training. The hours are from the
-# paper, from model_cards/ or from scripts/benchmarks/results/.
+# Name -> recipe, row of a table in the paper, data that it suits, hardware with hours of training. The hours are from
+# the paper, from model_cards/ or from scripts/benchmarks/results/.
 CATALOGUE: dict[str, tuple[Recipe, str, str, str]] = {
     "base_en_de": (BASE, "table 2, base", EN_DE, BASE_COST),
     "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),

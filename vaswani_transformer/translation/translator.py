@@ -214,16 +214,17 @@ class Translator:
         """Return a warning for each kind of doubtful translation that occurred so far, with its count."""
         longest = self.tokenizer.model_max_length
         counts = {
-            f"sentences longer than the longest in training ({longest} tokens): {self.num_over_long}. Split "
+            f"number of sentences longer than the longest in training ({longest} tokens): {self.num_over_long}. Split "
             f"them.": self.num_over_long,
-            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
+            f"number of sentences cut to {MOST_SOURCE_TOKENS:,} tokens, </s> included: {self.num_cut}. Split "
+            f"them.": self.num_cut,
             f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
             f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as half of "
             f"an emoji. These bytes were left out.": self.num_broken,
-            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them out, or "
-            f"train on such text.": self.num_foreign,
-            f"lines that seem to hold several sentences, one of which may be missing in the translation: "
-            f"{self.num_several}. Split them, or give --split_sentences. A tab separates no columns.": self.num_several,
+            f"number of lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave "
+            f"them out, or train on such text.": self.num_foreign,
+            f"number of lines that seem to hold several sentences, one of which may be missing in the translation: "
+            f"{self.num_several}. Split them, or give --split_sentences.": self.num_several,
         }
         return [text for text, count in counts.items() if count]
 
