@@ -236,9 +236,9 @@ def test_the_error_about_wrong_parquet_names_the_file(tmp_path):
     ("content", "advice"),
     [
         ("Über".encode("utf-16"), "It is UTF-16: `iconv -f UTF-16"),
-        (bz2.compress(b"a"), "It is compressed, and only files named .gz"),
-        (lzma.compress(b"a"), "It is compressed, and only files named .gz"),
-        (gzip.compress(b"a", mtime=0), "It is compressed, and only files named .gz"),
+        (bz2.compress(b"a"), "It is compressed, and only .gz files"),
+        (lzma.compress(b"a"), "It is compressed, and only .gz files"),
+        (gzip.compress(b"a", mtime=0), "It is compressed, and only .gz files"),
         ("Über".encode("latin-1"), "iconv -f CP1252"),
     ],
 )
