@@ -238,6 +238,11 @@ def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_
     ):
         assert train_to(tmp_path / "run", other, 2, "--init_from", trained, *changes) == 1
         assert message in capsys.readouterr().err
+    tokenizer = read_json(trained / "model" / "tokenizer.json")["model"]
+    tokenizer["vocab"]["a"], tokenizer["vocab"]["e"] = tokenizer["vocab"]["e"], tokenizer["vocab"]["a"]
+    change_json(trained / "model" / "tokenizer.json", model=tokenizer)
+    assert train_to(tmp_path / "run", data, 2, "--init_from", trained) == 1
+    assert "has another vocabulary" in capsys.readouterr().err
 
 
 def test_one_process_may_train_runs_of_different_precision_one_after_another(data, tmp_path):

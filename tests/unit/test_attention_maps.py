@@ -200,6 +200,7 @@ def test_a_single_query_can_be_drawn():
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
     # Each of 2 heads has a patch for each of 2 keys. One patch marks the query word, and the legend has 2.
     assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2
+    assert {text.get_rotation() for text in figure.axes[0].texts} <= {0, 90}
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
     assert titled.get_figheight() == pytest.approx(figure.get_figheight() + 0.4)

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaswani_transformer.data.corpus import describe_source, open_parallel
+from vaswani_transformer.data.corpus import describe_source, open_parallel, survey
 from vaswani_transformer.data.lines import read_lines
 
 # A reader of tables may mistake these texts for numbers, dates, missing values or line ends.
@@ -144,7 +144,10 @@ def test_a_hub_dataset_is_loaded_by_split_and_stored_in_the_given_cache(tmp_path
     assert read("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
     assert read("wmt/wmt14:de-en") == PAIRS
     assert [call.args for call in load.call_args_list] == [("wmt/wmt14", "de-en")] * 2
-    assert [call.kwargs["split"] for call in load.call_args_list] == ["test", "train"]
+    assert [(call.kwargs["split"], call.kwargs["streaming"]) for call in load.call_args_list] == [
+        ("test", True),
+        ("train", True),
+    ]
     assert [call.kwargs["cache_dir"] for call in generate.call_args_list] == [str(tmp_path)]
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
@@ -218,6 +221,7 @@ def test_the_description_of_a_source_depends_on_contents_and_not_on_folders(tmp_
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
     assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
+    assert survey(files, ("en", "de"), split="train") == (described, 1)
     copy = write(tmp_path / "copy" / "train.de", "text de\n")
     assert describe_source([copy], split="train") == described[1:]
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]

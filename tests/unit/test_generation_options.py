@@ -1,5 +1,6 @@
 """Every option of transformers is honoured, passed on to transformers, or refused. None is ignored."""
 
+import copy
 import logging
 from dataclasses import fields, replace
 from unittest import mock
@@ -7,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
 from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig, configuration_utils
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
@@ -260,6 +261,27 @@ def test_a_warning_says_what_to_do_if_an_option_lets_longer_translations_score_h
 
 
 # Callers of `generate`
+
+
+def test_a_cache_that_holds_the_first_tokens_of_the_prompt_changes_nothing(model):
+    prompt = torch.tensor([[0, 5, 7]]).expand(len(SOURCE), -1)
+    cache = model(input_ids=SOURCE, decoder_input_ids=prompt[:, :2], use_cache=True).past_key_values
+    options = {"decoder_input_ids": prompt, "num_beams": 1, "max_new_tokens": 4}
+    expected = model.generate(SOURCE, **options)
+    assert torch.equal(model.generate(SOURCE, past_key_values=cache, **options), expected)
+    assert torch.equal(model.generate(SOURCE, **options | {"max_new_tokens": 1}), expected[:, :4])
+
+
+def test_the_loop_of_transformers_does_not_use_a_cache_that_gives_other_logits(model, monkeypatch):
+    options = {"num_beams": 1, "max_new_tokens": 4}
+    expected = model.generate(SOURCE[:1], **options)
+    update = DynamicLayer.update
+
+    def forget(*given):
+        return tuple(x * (torch.arange(x.shape[2])[:, None] > 0) for x in update(*given))
+
+    monkeypatch.setattr(DynamicLayer, "update", forget)
+    assert torch.equal(copy.deepcopy(model).generate(SOURCE[:1], streamer=mock.Mock(), **options), expected)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
