@@ -71,15 +71,15 @@ def test_a_line_with_anything_but_links_is_refused(line):
 
 def test_translate_writes_alignments_that_align_can_rate_by_a_gold_file_without_errors(bundled_model, tmp_path, capsys):
     source, output, links = (tmp_path / name for name in ("source", "output", "links"))
-    source.write_text("I am Tom.\n\nThe dog runs.\n")
+    source.write_text("I am Tom.\n\nWhen did you buy the red car?\n")
     files = ["--input", str(source), "--output", str(output), "--alignments", str(links)]
     assert cli.main(["translate", "--model", str(bundled_model), *files]) == 0
-    assert links.read_text() == "0-0 1-1 2-2\n\n0-0 1-1 2-2\n"
+    assert links.read_text() == "0-0 1-1 2-2\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n"
     gold = tmp_path / "gold"
-    gold.write_text("0-0 1-1\n\n0-0 1-1 2-2\n")
+    gold.write_text("0-0 1-1\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n")
     files = ["--source", str(source), "--target", str(output), "--gold", str(gold)]
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 0
-    assert "alignment error rate 0.091  precision 0.833  recall 1.000" in capsys.readouterr().err
+    assert "alignment error rate 0.053  precision 0.900  recall 1.000" in capsys.readouterr().err
     gold.write_text("0-0\n\n0?0\n")
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 1
     assert f"{gold}, line 3: '0?0' is not a link" in capsys.readouterr().err

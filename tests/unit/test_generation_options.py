@@ -272,16 +272,18 @@ def test_a_cache_that_holds_the_first_tokens_of_the_prompt_changes_nothing(model
     assert torch.equal(model.generate(SOURCE, **options | {"max_new_tokens": 1}), expected[:, :4])
 
 
-def test_the_loop_of_transformers_does_not_use_a_cache_that_gives_other_logits(model, monkeypatch):
-    options = {"num_beams": 1, "max_new_tokens": 4}
-    expected = model.generate(SOURCE[:1], **options)
+def test_the_loop_of_transformers_does_not_use_a_cache_that_gives_other_logits(model, monkeypatch, caplog):
+    options = {"num_beams": 1, "max_new_tokens": 4, "streamer": mock.Mock()}
+    expected = copy.deepcopy(model).generate(SOURCE[:1], **options)
+    assert not caplog.text
     update = DynamicLayer.update
 
     def forget(*given):
-        return tuple(x * (torch.arange(x.shape[2])[:, None] > 0) for x in update(*given))
+        return tuple(x * (torch.arange(x.shape[2])[:, None] == 0) for x in update(*given))
 
     monkeypatch.setattr(DynamicLayer, "update", forget)
-    assert torch.equal(copy.deepcopy(model).generate(SOURCE[:1], streamer=mock.Mock(), **options), expected)
+    assert torch.equal(copy.deepcopy(model).generate(SOURCE[:1], **options), expected)
+    assert "This model searches without a cache" in caplog.text
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
