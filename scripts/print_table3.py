@@ -105,7 +105,10 @@ def read_rows(folder: Path) -> list[Row]:
     """
     rows = [read_row(path.parent) for path in sorted(folder.glob(f"*/{SCORES_FILE}"))]
     if not rows:
-        raise ValueError(f"No folder in {folder} holds {SCORES_FILE}. Run scripts/run.py table3 first.")
+        raise ValueError(
+            f"No folder in {folder} holds {SCORES_FILE}. Run scripts/run.py table3 or table3_reduced until a row is "
+            f"scored."
+        )
     for row in rows[1:]:
         if row.settings != rows[0].settings:
             raise ValueError(

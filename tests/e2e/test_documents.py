@@ -90,7 +90,7 @@ def test_every_command_of_a_shell_block_exists(block):
         match words:
             case [] | ["pip" | "opus/bin/pip", "install", _] | ["hf", "upload", _, _]:
                 pass
-            case ["git", "clone", *_] | ["python3", "-m", "venv", *_] | ["sed" | "echo", *_]:
+            case ["git", "clone", *_] | ["python3", "-m", "venv", *_] | ["sed" | "echo" | "paste", *_]:
                 pass
             case ["pip", "install", "-c", constraints, "-e", extra]:
                 assert (ROOT / constraints).exists()

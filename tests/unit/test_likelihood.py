@@ -127,3 +127,8 @@ def test_files_are_scored_on_the_command_line(translator, expected, tmp_path, ca
     assert [int(length) for _, length, _ in rows] == [length for _, length, _ in expected]
     for row, wanted in zip(rows, expected, strict=True):
         assert [float(row[0]), float(row[2])] == pytest.approx([wanted[0], wanted[2]], abs=1e-4)
+    score = ["score", "--model", model, "--source", files[0], "--target", files[1], "--length_penalty", "0"]
+    assert cli.main(score) == 0
+    for line in capsys.readouterr().out.splitlines():
+        log_prob, _, score = line.split("\t")
+        assert log_prob == score

@@ -193,8 +193,8 @@ def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_
     translator = Translator(model, tokenizer, max_new_tokens=2)
     translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])
     assert translator.find_warnings() == [
-        "number of lines with letters of a script that the vocabulary does not know: 2. Leave them out, or train on "
-        "such text."
+        "number of lines with letters of a script that the vocabulary does not know: 2 (the first begins 'Привет'). "
+        "Leave such lines out, or train on such text."
     ]
     translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=2)
     logging.Logger.warning_once.cache_clear()  # an earlier test may have logged this warning

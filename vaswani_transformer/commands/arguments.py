@@ -58,7 +58,7 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 
 def add_beam_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--num_beams", type=SEARCH_BOUNDS["num_beams"], help="width of the beam; 1 is greedy search")
-    group.add_argument("--length_penalty", type=SEARCH_BOUNDS["length_penalty"], help="alpha of the GNMT penalty")
+    group.add_argument("--length_penalty", type=SEARCH_BOUNDS["length_penalty"], help="alpha of the length penalty")
 
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
@@ -137,7 +137,8 @@ def check_inputs(args: argparse.Namespace) -> None:
         raise ValueError("standard input (-) is given for two texts, but can be read only once: name a file.")
     for path in (*map(Path, names), *files):
         if isinstance(path, Path):  # `vaswani attention --source` is a sentence, not a path.
-            path.stat()
+            if not path.exists():
+                raise FileNotFoundError(f"there is no file {path}: name a text file.")
             if path.is_dir():
                 raise IsADirectoryError(f"{path} is a folder: name a text file.")
 

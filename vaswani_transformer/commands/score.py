@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--length_penalty",
         type=SEARCH_BOUNDS["length_penalty"],
-        help="alpha of the GNMT penalty; default: as in the model",
+        help="alpha of the length penalty; default: as in the model",
     )
     command.add_argument(
         "--tokens_per_batch",

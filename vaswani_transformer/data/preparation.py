@@ -169,6 +169,8 @@ def read_preparation(folder: Path) -> dict:
         ValueError: if the file is damaged.
     """
     path = folder / PREPARATION_FILE
+    if not folder.exists():
+        raise FileNotFoundError(f"there is no folder {folder}: name the folder that `vaswani prepare` wrote.")
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no prepared data: run `vaswani prepare` with --output {folder} first.")
     preparation = read_object(path)

@@ -292,7 +292,8 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
         values = read_object(Path(name))
         values = values.get("recipe", values)
     else:
-        raise ValueError(f"there is no recipe {name!r}, and no such file; choose one of: {', '.join(RECIPES)}.")
+        choices = get_close_matches(name, RECIPES) or RECIPES
+        raise ValueError(f"there is no recipe {name!r}, and no such file; choose one of: {', '.join(choices)}.")
     for change in changes:
         field_name, equals_sign, text = change.partition("=")
         if not equals_sign:

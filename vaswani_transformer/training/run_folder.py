@@ -15,7 +15,14 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from ..files import claim, lock_folder, read_object, write_json
-from ..runs import CHECKPOINTS_FOLDER, LOG_FILE, MODEL_FOLDER, RECIPE_FILE, checkpoint_step
+from ..runs import (
+    CHECKPOINTS_FOLDER,
+    LOG_FILE,
+    MODEL_FOLDER,
+    PREPARATION_FILE,
+    RECIPE_FILE,
+    checkpoint_step,
+)
 from .checkpoints import choose_checkpoint
 from .recipes import OF_DATA, model_defaults
 
@@ -78,6 +85,8 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
         ValueError: for the reasons that `open_run` names, or if the run has done more updates than `num_updates`.
     """
     path = folder / RECIPE_FILE
+    if (folder / PREPARATION_FILE).exists():
+        raise ValueError(f"{folder} holds prepared data: name another folder for the run.")
     if (folder / "config.json").exists():
         raise ValueError(f"{folder} is the folder of a model: name the folder of a run, or a new folder.")
     given = description["recipe"]

@@ -88,6 +88,7 @@ def pipeline(
 
     Raises:
         FileNotFoundError: if `model` is a path that does not exist, and no Hub id.
+        OSError: if `model` is no folder, and the Hub has no such model or does not answer.
         ValueError: if no `model` is given for a translation, or if it needs code that lies beside it: such code never
             runs here.
     """
@@ -100,6 +101,10 @@ def pipeline(
     try:
         # Without a value for `trust_remote_code`, transformers would ask on standard input.
         return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})
+    except OSError as error:
+        if not isinstance(model, str) or Path(model).exists():
+            raise
+        raise OSError(f"there is no folder {model} in {Path.cwd()}, and the Hub gave no such model: {error}") from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):  # transformers has no class for this error.
             raise

@@ -80,8 +80,8 @@ class Translator:
         num_cut: sentences that were cut to their first `MOST_SOURCE_TOKENS` tokens.
         num_empty: sentences with an empty translation.
         num_broken: sentences whose translation had bytes that form no character. These bytes were dropped.
-        num_several: lines that seem to hold several sentences and were not split.
-        num_foreign: lines with letters of a script that the vocabulary does not have.
+        several: the beginnings of lines that seem to hold several sentences and were not split.
+        foreign: the beginnings of lines with letters of a script that the vocabulary does not have.
 
     Raises:
         ValueError: if there are fewer beams than hypotheses.
@@ -123,7 +123,8 @@ class Translator:
         self.num_sentences = 0
         self.num_over_long = self.num_cut = 0
         self.num_empty = self.num_broken = 0
-        self.num_several = self.num_foreign = 0
+        self.several: list[str] = []
+        self.foreign: list[str] = []
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
@@ -145,8 +146,8 @@ class Translator:
         parts_by_sentence = [split_text(sentence, self.language) for sentence in sentences]
         texts = [text for parts in parts_by_sentence for text, _ in parts]
         if self.language is None:
-            self.num_several += sum(SEVERAL_SENTENCES.search(text) is not None for text in texts)
-        self.num_foreign += sum(is_foreign(text, self.tokenizer) for text in texts)
+            self.several += [text[:60] for text in texts if SEVERAL_SENTENCES.search(text)]
+        self.foreign += [text[:60] for text in texts if is_foreign(text, self.tokenizer)]
         translations: list[list[Hypothesis]] = [[]] * len(texts)
         done = 0
         for batch in self.plan(texts):
@@ -221,10 +222,10 @@ class Translator:
             f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
             f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as half of "
             f"an emoji. These bytes were left out.": self.num_broken,
-            f"number of lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave "
-            f"them out, or train on such text.": self.num_foreign,
+            f"number of lines with letters of a script that the vocabulary does not know: {_count(self.foreign)}. "
+            f"Leave such lines out, or train on such text.": self.foreign,
             f"number of lines that seem to hold several sentences, one of which may be missing in the translation: "
-            f"{self.num_several}. Split them, or give --split_sentences.": self.num_several,
+            f"{_count(self.several)}. Split them, or give --split_sentences.": self.several,
         }
         return [text for text, count in counts.items() if count]
 
@@ -240,6 +241,10 @@ class Translator:
             for row, tokens in zip(some_rows, encoded, strict=True):
                 ids[row] = tokens
         return ids
+
+
+def _count(beginnings: list[str]) -> str:
+    return f"{len(beginnings)} (the first begins {beginnings[0]!r})" if beginnings else "0"
 
 
 def translate(
