@@ -135,13 +135,16 @@ def test_spaces_before_punctuation_are_removed_if_clean_up_tokenization_spaces_i
     assert translate("a", clean_up_tokenization_spaces=True)[0]["translation_text"] == "a dog, a cat."
 
 
-def test_a_model_may_be_given_as_a_path_or_by_its_run_folder(folder, translate):
+def test_a_model_may_be_given_as_a_path_or_by_its_run_folder(folder, translate, monkeypatch):
     expected = translate(SENTENCES[0])
     run = Path(folder).parent
     for name in (Path(folder), run, str(run)):
         assert vaswani_pipeline("translation", model=name, max_new_tokens=6)(SENTENCES[0]) == expected
     with pytest.raises(FileNotFoundError, match="runs/bsae does not exist; name a model folder"):
         vaswani_pipeline(model="a/runs/bsae")  # the Hub is not asked
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match=r"there is no folder runs/bsae in .*, and the Hub gave no such model"):
+        vaswani_pipeline(model="runs/bsae")
 
 
 def test_arguments_of_from_pretrained_work_as_in_transformers(folder, translate):

@@ -32,6 +32,13 @@ def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tok
     assert ours("</s>").input_ids.count(ours.eos_token_id) == 1
 
 
+def test_a_warning_names_the_user_defined_symbols_of_sentencepiece(tmp_path):
+    path = train_sentencepiece(tmp_path, vocab_size=60, hard_vocab_limit=False, user_defined_symbols=["<2de>"])
+    with pytest.warns(UserWarning, match=r"m\.model has user-defined symbols \(<2de>\)\. They stay whole"):
+        tokens = read_vocabulary(path)("<2de> The dog").tokens()
+    assert tokens[0] == "<2de>"
+
+
 def test_a_tokenizer_json_keeps_its_pieces(tmp_path):
     expected = train_tokenizer(TEXTS, vocab_size=300)
     expected.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))

@@ -1,5 +1,6 @@
 """A vocabulary that comes as a file: a tokenizer.json, or a model of SentencePiece."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,5 +77,11 @@ def _convert(path: Path) -> Tokenizer:
         raise ValueError(
             f"{path} is a {kind} model of SentencePiece, which cannot be converted: train it with --model_type=unigram "
             f"or bpe, and without --byte_fallback."
+        )
+    if symbols := list(spec.user_defined_symbols):
+        warnings.warn(
+            f"{path} has user-defined symbols ({', '.join(symbols)}). They stay whole, but spaces beside them are not kept "
+            f"as in SentencePiece: write them at the start of a line.",
+            stacklevel=1,  # one place for all calls, so that Python shows equal warnings once
         )
     return _Converter(SimpleNamespace(vocab_file=str(path))).converted()
