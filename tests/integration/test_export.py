@@ -232,6 +232,8 @@ def test_the_search_in_the_readme_finds_the_tokens_of_greedy_search(onnx_model, 
 @pytest.mark.slow
 def test_onnx_export_names_inputs_and_outputs_as_optimum_does_and_saves_the_tokenizer(onnx_model, tokenizer):
     _, folder = onnx_model
+    assert (folder / "config.json").exists()
+    assert (folder / "generation_config.json").exists()
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]
     kinds = ("key", "value")

@@ -1,6 +1,7 @@
 """The whole model: size, tied embeddings, initialisation, loss and forward pass."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -181,7 +182,10 @@ def test_given_decoder_inputs_are_used_unchanged_if_the_labels_of_a_prompt_are_m
     torch.testing.assert_close(found.logits, model(SOURCE[:1], decoder_input_ids=inputs).logits)
 
 
-def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
+@pytest.mark.parametrize("has_package", [True, False])
+def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, monkeypatch, has_package):
+    by_slices = mock.Mock(wraps=VaswaniForConditionalGeneration.sum_loss_by_slices)
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "sum_loss_by_slices", by_slices if has_package else None)
     model = build_tiny_model(dropout=0, label_smoothing=0.2, output_bias=True, noise=0.3)
     logits = model(**INPUTS).logits.flatten(0, 1)
     smooth = nn.functional.cross_entropy(logits, LABELS.flatten(), label_smoothing=0.2)
@@ -192,6 +196,7 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
     torch.testing.assert_close(trained.loss, smooth)
     torch.testing.assert_close(trained.nll_loss, plain)
     assert evaluated.nll_loss is None
+    assert by_slices.called == has_package
 
 
 def test_losses_and_gradients_of_the_parts_of_a_batch_add_up_to_those_of_the_batch(build_tiny_model):
