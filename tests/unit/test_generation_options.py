@@ -272,6 +272,16 @@ def test_a_cache_that_holds_the_first_tokens_of_the_prompt_changes_nothing(model
     assert torch.equal(model.generate(SOURCE, **options | {"max_new_tokens": 1}), expected[:, :4])
 
 
+def test_sentences_that_have_ended_leave_the_batch_of_forward(model):
+    sizes = []
+    count = model.register_forward_pre_hook(
+        lambda _, args, inputs: sizes.append(len(inputs["decoder_input_ids"])), with_kwargs=True
+    )
+    model.generate(SOURCE, max_length_offset=1, num_beams=2)
+    count.remove()
+    assert sizes[-1] < sizes[0] == 2 * len(SOURCE)
+
+
 def test_the_loop_of_transformers_does_not_use_a_cache_that_gives_other_logits(model, monkeypatch, caplog):
     options = {"num_beams": 1, "max_new_tokens": 4, "streamer": mock.Mock()}
     expected = copy.deepcopy(model).generate(SOURCE[:1], **options)
