@@ -57,6 +57,6 @@ def _read_vocabulary(folder: Path) -> dict[str, object]:
     A tokenizer.json also records how texts were last padded and cut. This does not belong to the vocabulary.
     """
     found = digest_files(folder, [folder / name for name in TOKENIZER_FILES])
-    for name in found.keys() & {"tokenizer.json"}:
-        found[name] = read_object(folder / name) | {"padding": None, "truncation": None}
+    if "tokenizer.json" in found:
+        found["tokenizer.json"] = read_object(folder / "tokenizer.json") | {"padding": None, "truncation": None}
     return found

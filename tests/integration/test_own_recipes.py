@@ -122,6 +122,7 @@ def test_a_run_that_its_patience_ended_says_so_and_continues_with_more_patience(
         error = capsys.readouterr().err
         assert f"ended after update 6 of {num_updates}: evaluations in a row without a better development" in error
         assert "loss: 2. To continue, give a larger patience: --set patience=4" in error
+        assert "WARNING: a uniform guess would have perplexity" in error  # a learning rate of 0 teaches nothing
     assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
     assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
     assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10

@@ -30,7 +30,7 @@ MOST_COMPARED = 130  # most tokens in a sentence on which an engine and its mode
 
 # For each model and kind of engine: the state of the model when it was compared with an engine, and a sentence about
 # the difference, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
-COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
+COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[list, str | None]]] = weakref.WeakKeyDictionary()
 
 
 class Engine(VaswaniGenerationMixin):
@@ -68,7 +68,8 @@ class Engine(VaswaniGenerationMixin):
         encoder, decoder = model.get_encoder(), model.get_decoder()
         copy_if_kept = (lambda module: module) if for_one_call else copy.deepcopy  # A model does not change in a call.
         self.model = weakref.ref(model)
-        self.state, self.sums = (None, None) if for_one_call else (describe_state(model), sum_weights(model))
+        self.state = None if for_one_call else describe_state(model)
+        self.sums = None if for_one_call else sum_weights(model)
         self.config, self.generation_config = model.config, copy_if_kept(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
         keep = products.keep
@@ -207,7 +208,8 @@ def _build_compared(
     except (MemoryError, torch.OutOfMemoryError):  # A lack of memory says nothing about the layers, and may pass.
         raise
     except Exception as error:  # A changed layer may lack anything that an engine reads.
-        engine, difference = None, f"an engine can read the paper's layers only ({error})"
+        engine = None
+        difference = f"an engine can read the paper's layers only ({error})"
     compared[is_whole] = state, difference
     return engine, difference
 

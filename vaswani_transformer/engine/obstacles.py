@@ -98,7 +98,7 @@ def _describe(value: object) -> object:
 
 
 def sum_weights(model: VaswaniForConditionalGeneration) -> list[float]:
-    """Return the sum of each weight of `model`, which shows also a change through `.data`."""
+    """Return the sum of each weight of `model`. A change through `.data` shows in it, unless its parts cancel."""
     return torch.stack([weight.sum(dtype=torch.float32) for weight in model.parameters()]).tolist()
 
 

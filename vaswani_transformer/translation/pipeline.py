@@ -104,7 +104,7 @@ def pipeline(
     except OSError as error:
         if not isinstance(model, str) or Path(model).exists():
             raise
-        raise OSError(f"there is no folder {model} in {Path.cwd()}, and the Hub gave no such model: {error}") from error
+        raise OSError(f"{model} is no folder in {Path.cwd()}, and was not loaded from the Hub: {error}") from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):  # transformers has no class for this error.
             raise

@@ -5,7 +5,8 @@ Which sentences share a batch depends only on the sentences. So every process co
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -56,6 +57,22 @@ class Batch(NamedTuple):
     ids: list[list[int]]
 
 
+@dataclass
+class Lines:
+    """The number of lines of a kind, and the first of them. The others are not kept: they could fill the memory."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.first = self.first or line
+            self.count += 1
+
+    def __str__(self) -> str:
+        return f"{self.count} (the first begins {self.first[:60]!r})"
+
+
 class Translator:
     """A model and its search options, for many sentences. Later changes of the model have no effect on a translator.
 
@@ -80,8 +97,8 @@ class Translator:
         num_cut: sentences that were cut to their first `MOST_SOURCE_TOKENS` tokens.
         num_empty: sentences with an empty translation.
         num_broken: sentences whose translation had bytes that form no character. These bytes were dropped.
-        several: the beginnings of lines that seem to hold several sentences and were not split.
-        foreign: the beginnings of lines with letters of a script that the vocabulary does not have.
+        several: lines that seem to hold several sentences and were not split.
+        foreign: lines with letters of a script that the vocabulary does not have.
 
     Raises:
         ValueError: if there are fewer beams than hypotheses.
@@ -123,8 +140,8 @@ class Translator:
         self.num_sentences = 0
         self.num_over_long = self.num_cut = 0
         self.num_empty = self.num_broken = 0
-        self.several: list[str] = []
-        self.foreign: list[str] = []
+        self.several = Lines()
+        self.foreign = Lines()
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
@@ -146,8 +163,8 @@ class Translator:
         parts_by_sentence = [split_text(sentence, self.language) for sentence in sentences]
         texts = [text for parts in parts_by_sentence for text, _ in parts]
         if self.language is None:
-            self.several += [text[:60] for text in texts if SEVERAL_SENTENCES.search(text)]
-        self.foreign += [text[:60] for text in texts if is_foreign(text, self.tokenizer)]
+            self.several.add(text for text in texts if SEVERAL_SENTENCES.search(text))
+        self.foreign.add(text for text in texts if is_foreign(text, self.tokenizer))
         translations: list[list[Hypothesis]] = [[]] * len(texts)
         done = 0
         for batch in self.plan(texts):
@@ -222,10 +239,10 @@ class Translator:
             f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
             f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as half of "
             f"an emoji. These bytes were left out.": self.num_broken,
-            f"number of lines with letters of a script that the vocabulary does not know: {_count(self.foreign)}. "
-            f"Leave such lines out, or train on such text.": self.foreign,
+            f"number of lines with letters of a script that the vocabulary does not know: {self.foreign}. "
+            f"Leave such lines out, or train on such text.": self.foreign.count,
             f"number of lines that seem to hold several sentences, one of which may be missing in the translation: "
-            f"{_count(self.several)}. Split them, or give --split_sentences.": self.several,
+            f"{self.several}. Split them, or give --split_sentences.": self.several.count,
         }
         return [text for text, count in counts.items() if count]
 
@@ -241,10 +258,6 @@ class Translator:
             for row, tokens in zip(some_rows, encoded, strict=True):
                 ids[row] = tokens
         return ids
-
-
-def _count(beginnings: list[str]) -> str:
-    return f"{len(beginnings)} (the first begins {beginnings[0]!r})" if beginnings else "0"
 
 
 def translate(
