@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vaswani_transformer import VaswaniConfig
@@ -49,9 +50,9 @@ def test_attention_agrees_with_equation_1_computed_by_hand():
     context, weights = eager_attention(training, q, k, v, None, scaling=2**-0.5)
     # The scaled scores are 2 / sqrt(2) and 0.
     first_weight = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
-    torch.testing.assert_close(weights, torch.tensor([[[[first_weight, 1 - first_weight]]]]))
+    assert_close(weights, torch.tensor([[[[first_weight, 1 - first_weight]]]]))
     expected = [10 * first_weight + 20 * (1 - first_weight), 4 * (1 - first_weight), 1.0]
-    torch.testing.assert_close(context, torch.tensor([[[expected]]]))
+    assert_close(context, torch.tensor([[[expected]]]))
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(4, 4), (2, 5), (1, 5)])
@@ -60,9 +61,9 @@ def test_causal_attention_without_a_mask_hides_later_positions(num_queries, num_
     q, k = torch.randn(1, 1, num_queries, 4), torch.randn(1, 1, num_keys, 4)
     causal = SimpleNamespace(is_causal=True, training=False)
     _, weights = eager_attention(causal, q, k, k, None, scaling=0.5)
-    visible = [int((row > 0).sum()) for row in weights[0, 0]]
-    assert visible == list(range(num_keys - num_queries + 1, num_keys + 1))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 1, num_queries))
+    num_visible = weights[0, 0].count_nonzero(dim=-1).tolist()
+    assert num_visible == list(range(num_keys - num_queries + 1, num_keys + 1))
+    assert_close(weights.sum(-1), torch.ones(1, 1, num_queries))
 
 
 def test_attention_dropout_acts_in_training_mode_only(attention):
@@ -87,7 +88,7 @@ def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(
     # All 19 inner activations are 1. Each output is the sum of the activations that dropout keeps.
     assert (feed_forward.eval()(x) == 19).all()
     num_kept = feed_forward.train()(x) * 0.75
-    torch.testing.assert_close(num_kept, num_kept.round())
+    assert_close(num_kept, num_kept.round())
     assert num_kept.mean().item() == pytest.approx(0.75 * 19, abs=0.2)
     assert num_kept.std().item() == pytest.approx((19 * 0.75 * 0.25) ** 0.5, rel=0.1)
 
@@ -132,7 +133,7 @@ def test_an_additive_mask_may_hold_any_values(attention):
     mask = torch.randn(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
     output, _ = attention(x, attention_mask=mask)
     by_equation_1, weights = attention(x, attention_mask=mask, output_attentions=True)
-    torch.testing.assert_close(by_equation_1, output)
+    assert_close(by_equation_1, output)
     assert (weights.triu(1) == 0).all()
 
 
@@ -146,7 +147,7 @@ def test_multi_head_attention_concatenates_the_results_of_its_heads(attention):
         heads.append(weights @ (source @ w_v.T))
     expected = torch.cat(heads, dim=-1) @ attention.out_proj.weight.T
     actual, _ = attention(x, key_value_states=source)
-    torch.testing.assert_close(actual, expected)
+    assert_close(actual, expected)
 
 
 def test_the_source_is_projected_only_once_while_decoding(attention):
@@ -156,7 +157,7 @@ def test_the_source_is_projected_only_once_while_decoding(attention):
     expected, _ = attention(x, source, past_key_values=cache)
     # A second projection of the source would give NaN.
     again, _ = attention(x, torch.full_like(source, float("nan")), past_key_values=cache)
-    torch.testing.assert_close(again, expected)
+    assert_close(again, expected)
     assert cache.get_seq_length() == 0  # the cache of self-attention stays empty
 
 
@@ -167,16 +168,16 @@ def test_feed_forward_agrees_with_equation_2(tiny_config):
     module = randomise(FeedForward(tiny_config))
     x = torch.randn(2, 4, 12)
     w_1, b_1, w_2, b_2 = module.parameters()
-    torch.testing.assert_close(module(x), torch.clamp(x @ w_1.T + b_1, min=0) @ w_2.T + b_2)
+    assert_close(module(x), torch.clamp(x @ w_1.T + b_1, min=0) @ w_2.T + b_2)
     tiny_config.activation_function = "gelu"
     gelu_module = FeedForward(tiny_config)
     gelu_module.load_state_dict(module.state_dict())
-    torch.testing.assert_close(gelu_module.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
+    assert_close(gelu_module.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
 
 
 def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
     embedding = TokenEmbedding(11, 16)
-    torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
+    assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
 
 # Angle i (0 to 11) at position pos is (pos + p) / 10000^(2i / d). Here are (p, d) of each layout for d_model = 24.
@@ -230,7 +231,7 @@ def layer_norm(x: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
 def test_the_norm_comes_after_the_addition(tiny_config):
     module = randomise(Residual(tiny_config))
     x, y = torch.randn(2, 3, 12), torch.randn(2, 3, 12)
-    torch.testing.assert_close(module(x, y), layer_norm(x + y, module.norm))
+    assert_close(module(x, y), layer_norm(x + y, module.norm))
 
 
 def test_dropout_acts_on_the_sub_layer_and_not_on_the_residual_stream(tiny_config):
@@ -248,7 +249,7 @@ def test_an_encoder_layer_is_attention_then_feed_forward(tiny_config):
     x = torch.randn(2, 4, 12)
     y = layer_norm(x + layer.self_attention(x)[0], layer.self_attention_residual.norm)
     expected = layer_norm(y + layer.feed_forward(y), layer.feed_forward_residual.norm)
-    torch.testing.assert_close(layer(x, None), expected)
+    assert_close(layer(x, None), expected)
 
 
 def test_a_decoder_layer_attends_to_itself_then_to_the_source(tiny_config):
@@ -258,4 +259,4 @@ def test_a_decoder_layer_attends_to_itself_then_to_the_source(tiny_config):
     y = layer_norm(x + layer.self_attention(x, attention_mask=mask)[0], layer.self_attention_residual.norm)
     z = layer_norm(y + layer.cross_attention(y, source)[0], layer.cross_attention_residual.norm)
     expected = layer_norm(z + layer.feed_forward(z), layer.feed_forward_residual.norm)
-    torch.testing.assert_close(layer(x, mask, source, None), expected)
+    assert_close(layer(x, mask, source, None), expected)

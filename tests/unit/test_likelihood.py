@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from vaswani_transformer import cli
 from vaswani_transformer.evaluation import likelihood
@@ -33,14 +34,14 @@ def model(build_ending_model):
 def test_score_agrees_with_the_scores_of_a_search(model, count, options):
     found = model.generate(SOURCE, num_return_sequences=count, **WITH_SCORES, **options)
     scores = score(model, SOURCE, found.sequences[:, 1:], **options).scores
-    torch.testing.assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
+    assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
 
 
 def test_the_length_penalty_comes_from_the_generation_config(model):
     configured = copy.deepcopy(model)
     changes = {"length_penalty": 0.2, "length_penalty_type": "power"}
     configured.generation_config.update(**changes)
-    torch.testing.assert_close(score(configured, SOURCE, LABELS).scores, score(model, SOURCE, LABELS, **changes).scores)
+    assert_close(score(configured, SOURCE, LABELS).scores, score(model, SOURCE, LABELS, **changes).scores)
 
 
 @torch.no_grad()
@@ -52,21 +53,21 @@ def test_log_probs_agree_with_teacher_forcing(model):
         inputs = torch.cat([torch.tensor([0]), words[:-1]])[None]
         logits = model(input_ids=torch.tensor([source]), decoder_input_ids=inputs).logits[0]
         expected = logits.double().log_softmax(-1).gather(1, words[:, None])[:, 0]
-        torch.testing.assert_close(found.token_log_probs[i, : len(words)].double(), expected, rtol=0, atol=1e-5)
+        assert_close(found.token_log_probs[i, : len(words)].double(), expected, rtol=0, atol=1e-5)
         assert (found.token_log_probs[i, len(words) :] == 0).all()
         assert found.log_probs[i].item() == pytest.approx(expected.sum().item(), abs=1e-5)
 
 
 def test_padding_after_the_end_is_ignored(model):
     padded = LABELS.masked_fill(LABELS == -100, PAD)
-    torch.testing.assert_close(score(model, SOURCE, padded), score(model, SOURCE, LABELS))
+    assert_close(score(model, SOURCE, padded), score(model, SOURCE, LABELS))
     assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # no </s> is required
 
 
 def test_computing_logits_in_slices_does_not_change_the_log_probs(model, monkeypatch):
     expected = score(model, SOURCE, LABELS)
     monkeypatch.setattr(likelihood, "find_slice_length", lambda *_: 3)
-    torch.testing.assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
+    assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
@@ -107,13 +108,13 @@ def expected(translator) -> list[tuple[float, int, float]]:
 def test_pairs_are_scored_in_order_for_any_batch_size(translator, expected, monkeypatch, tokens_per_batch, window):
     monkeypatch.setattr(likelihood, "PAIRS_PER_WINDOW", window)
     found = score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch)
-    torch.testing.assert_close(torch.tensor(list(found)), torch.tensor(expected), rtol=0, atol=1e-4)
+    assert_close(torch.tensor(list(found)), torch.tensor(expected), rtol=0, atol=1e-4)
 
 
 def test_a_tokenizer_that_pads_on_the_left_changes_no_score(translator, expected, monkeypatch):
     monkeypatch.setattr(translator[1], "padding_side", "left")
     found = score_pairs(*translator, TEXT)
-    torch.testing.assert_close(torch.tensor(list(found)), torch.tensor(expected), rtol=0, atol=1e-4)
+    assert_close(torch.tensor(list(found)), torch.tensor(expected), rtol=0, atol=1e-4)
 
 
 def test_files_are_scored_on_the_command_line(translator, expected, tmp_path, capsys):

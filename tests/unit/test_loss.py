@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from vaswani_transformer.kernels import cross_entropy
 from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
@@ -25,7 +26,7 @@ def test_each_gradient_can_be_computed_alone(tensors, needed):
     expected = torch.autograd.grad(loss, tensors)[needed]
     frozen = [tensor.detach().requires_grad_(i == needed) for i, tensor in enumerate(tensors)]
     find_loss(*frozen, LABELS)[0].backward()
-    torch.testing.assert_close(frozen[needed].grad, expected)
+    assert_close(frozen[needed].grad, expected)
     assert [tensor.grad is None for tensor in frozen].count(False) == 1
 
 
@@ -52,8 +53,8 @@ def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors)
     masked = cross_entropy._SlicedCrossEntropy.apply(*tensors, LABELS, 0.1, torch.float64)
     expected = torch.autograd.grad(left_out[0], tensors)
     found = torch.autograd.grad(masked[0], tensors)
-    torch.testing.assert_close(tuple(masked), tuple(left_out), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert_close(tuple(masked), tuple(left_out), rtol=0, atol=1e-12)
+    assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,11 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(tensors
     with torch.autocast("cpu", torch.bfloat16):
         found = find_loss(*tensors, LABELS)
         assert torch.is_autocast_enabled("cpu")
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert_close(found, expected, rtol=tolerance, atol=tolerance)
     found_gradients = torch.autograd.grad(found[0], tensors)
     expected_gradients = torch.autograd.grad(expected[0], tensors)
     assert [gradient.dtype for gradient in found_gradients] == [dtype] * 3
-    torch.testing.assert_close(found_gradients, expected_gradients, rtol=tolerance, atol=tolerance)
+    assert_close(found_gradients, expected_gradients, rtol=tolerance, atol=tolerance)
 
 
 def test_a_large_loss_scale_does_not_overflow_gradients_in_half_precision(tensors):

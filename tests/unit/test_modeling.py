@@ -7,50 +7,41 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
-from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.training.recipes import TABLE_3
 
 # Parameters in millions, for the rows of table 3 for which the paper gives a number.
-PAPER_PARAMETERS = {"base": 65, "B1": 58, "B2": 60, "C1": 36, "C2": 50, "C3": 80, "C4": 28, "C5": 168, "C6": 53}
-PAPER_PARAMETERS |= {"C7": 90, "big": 213}
+PAPER_PARAMETERS = {
+    "base": 65,
+    "B1": 58,
+    "B2": 60,
+    "C1": 36,
+    "C2": 50,
+    "C3": 80,
+    "C4": 28,
+    "C5": 168,
+    "C6": 53,
+    "C7": 90,
+    "big": 213,
+}
 SOURCE = torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]])
 LABELS = torch.tensor([[14, 6, 33, 8, 2], [25, 3, 2, -100, -100]])
 SHIFTED = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 2, 1]])
 INPUTS = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
 
 
-def count_by_formula(config: VaswaniConfig) -> int:
-    """Return the number of parameters, computed from the sizes of the config."""
-    d, f, h = config.d_model, config.d_ff, config.num_heads
-    attention = 2 * d * h * config.d_k + 2 * d * h * config.d_v
-    feed_forward = (d * f + f) + (f * d + d)
-    norm = 2 * d
-    encoder_layer = attention + feed_forward + 2 * norm
-    decoder_layer = 2 * attention + feed_forward + 3 * norm
-    learned = 2 * config.max_position_embeddings * d if config.position_embedding_type == "learned" else 0
-    layers = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
-    return config.vocab_size * d + learned + layers
-
-
 # Size
 
 
-def test_the_recipes_have_every_row_of_table_3():
-    rows = ["base", "A1", "A2", "A3", "A4", "B1", "B2", "C1", "C2", "C3", "C4", "C5", "C6", "C7"]
-    assert list(TABLE_3) == [*rows, "D1", "D2", "D3", "D4", "E", "big"]
-
-
-@pytest.mark.parametrize("row", TABLE_3)
-def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row):
-    config = VaswaniConfig(vocab_size=37_000, **TABLE_3[row].model)
+@pytest.mark.parametrize(("row", "millions"), PAPER_PARAMETERS.items())
+def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row, millions):
     with torch.device("meta"):
-        model = VaswaniForConditionalGeneration(config)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    assert count == count_by_formula(config)
-    assert row not in PAPER_PARAMETERS or count / 1e6 == pytest.approx(PAPER_PARAMETERS[row], rel=0.07)
+        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=37_000, **TABLE_3[row].model))
+    assert model.num_parameters() / 1e6 == pytest.approx(millions, rel=0.07)
 
 
 # Tying
@@ -58,8 +49,8 @@ def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row):
 
 def embeddings(model) -> list[torch.Tensor]:
     """Return three weights: the embeddings of the source, those of the target, and the output projection."""
-    stacks = (model.model.encoder, model.model.decoder)
-    return [*(stack.embed_tokens.weight for stack in stacks), model.lm_head.weight]
+    encoder, decoder = model.model.encoder, model.model.decoder
+    return [layer.weight for layer in (encoder.embed_tokens, decoder.embed_tokens, model.lm_head)]
 
 
 def test_tied_embeddings_are_one_tensor(tiny_model, tmp_path):
@@ -77,28 +68,19 @@ def test_tied_embeddings_get_the_sum_of_three_gradients(build_tiny_model):
     for model in (tied, untied):
         model.train()(SOURCE, labels=LABELS).loss.backward()
         assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
-    torch.testing.assert_close(tied.model.shared.weight.grad, sum(tensor.grad for tensor in embeddings(untied)))
+    assert_close(tied.model.shared.weight.grad, sum(tensor.grad for tensor in embeddings(untied)))
 
 
 @pytest.mark.parametrize("size", [31, 40])
-def test_a_resized_vocabulary_stays_tied(tiny_model, size):
-    kept = min(size, 37)
+@pytest.mark.parametrize(("is_tied", "num_tensors"), [(True, 1), (False, 3)])
+def test_a_resized_vocabulary_stays_tied_or_untied_and_keeps_its_logits(build_tiny_model, is_tied, num_tensors, size):
+    model = build_tiny_model(tie_word_embeddings=is_tied)
     inputs = {name: tokens % 31 for name, tokens in INPUTS.items()}
-    before = tiny_model(**inputs).logits
-    tiny_model.resize_token_embeddings(size)
-    assert len({tensor.data_ptr() for tensor in embeddings(tiny_model)}) == 1
-    assert tiny_model.config.vocab_size == tiny_model.lm_head.out_features == size
-    torch.testing.assert_close(tiny_model(**inputs).logits[..., :kept], before[..., :kept])
-
-
-def test_untied_embeddings_stay_three_tensors_when_resized(build_tiny_model):
-    model = build_tiny_model(tie_word_embeddings=False)
-    assert len({tensor.data_ptr() for tensor in embeddings(model)}) == 3
-    before = [tensor.detach().clone() for tensor in embeddings(model)]
-    model.resize_token_embeddings(40)
-    assert all(torch.equal(new[:37], old) for new, old in zip(embeddings(model), before, strict=True))
-    assert [len(new) for new in embeddings(model)] == [40] * len(before)
-    assert model(SOURCE, decoder_input_ids=torch.tensor([[0, 39], [0, 38]])).logits.shape == (2, 2, 40)
+    before = model(**inputs).logits[..., :size]
+    model.resize_token_embeddings(size)
+    assert len({tensor.data_ptr() for tensor in embeddings(model)}) == num_tensors
+    assert [len(tensor) for tensor in embeddings(model)] == [model.config.vocab_size] * 3 == [size] * 3
+    assert_close(model(**inputs).logits[..., :37], before)
 
 
 # Initialisation
@@ -113,8 +95,8 @@ def fresh(build_tiny_model):
 
 
 def test_projections_are_initialised_by_glorot_s_uniform_distribution(fresh):
-    linear = {name: module for name, module in fresh.named_modules() if isinstance(module, nn.Linear)}
-    projections = [module for name, module in linear.items() if name != "lm_head"]
+    linear = [module for module in fresh.modules() if isinstance(module, nn.Linear)]
+    projections = [module for module in linear if module is not fresh.lm_head]
     assert len(projections) == 1 * 6 + 2 * 10
     for module in projections:
         bound = math.sqrt(6 / (module.in_features + module.out_features))
@@ -169,17 +151,17 @@ def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
         inputs["decoder_attention_mask"] = (labels != -100).long()
     found, without_logits = (model(**inputs, skip_logits=skips) for skips in (False, True))
-    torch.testing.assert_close(found.loss, sum(output.loss for output in alone))
+    assert_close(found.loss, sum(output.loss for output in alone))
     for logits, output, row in zip(found.logits, alone, rows, strict=True):
-        torch.testing.assert_close(logits[-len(row) :], output.logits[0])
-    torch.testing.assert_close(without_logits.loss, found.loss)
+        assert_close(logits[-len(row) :], output.logits[0])
+    assert_close(without_logits.loss, found.loss)
 
 
 def test_given_decoder_inputs_are_used_unchanged_if_the_labels_of_a_prompt_are_masked(build_tiny_model):
     model = build_tiny_model(noise=0.4)
     inputs = torch.tensor([[0, 30, 5, 6]])
     found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))
-    torch.testing.assert_close(found.logits, model(SOURCE[:1], decoder_input_ids=inputs).logits)
+    assert_close(found.logits, model(SOURCE[:1], decoder_input_ids=inputs).logits)
 
 
 @pytest.mark.parametrize("has_package", [True, False])
@@ -188,26 +170,14 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, monkeypatc
     monkeypatch.setattr(VaswaniForConditionalGeneration, "sum_loss_by_slices", by_slices if has_package else None)
     model = build_tiny_model(dropout=0, label_smoothing=0.2, output_bias=True, noise=0.3)
     logits = model(**INPUTS).logits.flatten(0, 1)
-    smooth = nn.functional.cross_entropy(logits, LABELS.flatten(), label_smoothing=0.2)
-    plain = nn.functional.cross_entropy(logits, LABELS.flatten())
+    smooth, plain = (cross_entropy(logits, LABELS.flatten(), label_smoothing=epsilon) for epsilon in (0.2, 0.0))
     evaluated = model(SOURCE, labels=LABELS)
     trained = model.train()(SOURCE, labels=LABELS)
-    torch.testing.assert_close(evaluated.loss, plain)
-    torch.testing.assert_close(trained.loss, smooth)
-    torch.testing.assert_close(trained.nll_loss, plain)
+    assert_close(evaluated.loss, plain)
+    assert_close(trained.loss, smooth)
+    assert_close(trained.nll_loss, plain)
     assert evaluated.nll_loss is None
     assert by_slices.called == has_package
-
-
-def test_losses_and_gradients_of_the_parts_of_a_batch_add_up_to_those_of_the_batch(build_tiny_model):
-    model = build_tiny_model(dropout=0, dtype=torch.float64).train()
-    whole = model(SOURCE, labels=LABELS)
-    expected = torch.autograd.grad(whole.loss, list(model.parameters()))
-    parts = [model(SOURCE[[i]], labels=LABELS[[i]], num_items_in_batch=torch.tensor(8)) for i in (0, 1)]
-    for name in ("loss", "nll_loss"):
-        torch.testing.assert_close(sum(part[name] for part in parts), whole[name])
-    found = torch.autograd.grad(sum(part.loss for part in parts), list(model.parameters()))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -237,19 +207,18 @@ def test_a_decoder_without_an_encoded_source_is_a_language_model(tiny_model):
     expected = decoder(ids).last_hidden_state
     changed = ids.clone()
     changed[:, 4:] = 7
-    torch.testing.assert_close(decoder(changed).last_hidden_state[:, :4], expected[:, :4])
+    assert_close(decoder(changed).last_hidden_state[:, :4], expected[:, :4])
     begun = decoder(ids[:, :4], use_cache=True)
     continued = decoder(ids[:, 4:], past_key_values=begun.past_key_values).last_hidden_state
-    torch.testing.assert_close(continued, expected[:, 4:], atol=1e-5, rtol=1e-5)
+    assert_close(continued, expected[:, 4:], atol=1e-5, rtol=1e-5)
 
 
-def test_encoder_outputs_may_replace_the_source(tiny_model):
-    mask = (SOURCE != 1).long()
+def test_a_tuple_of_encoder_outputs_may_replace_the_source(tiny_model):
     expected = tiny_model(**INPUTS)
-    states = expected.encoder_last_hidden_state
-    for encoder_outputs in (BaseModelOutput(last_hidden_state=states), (states,)):
-        actual = tiny_model(attention_mask=mask, encoder_outputs=encoder_outputs, decoder_input_ids=SHIFTED)
-        assert torch.equal(actual.logits, expected.logits)
+    encoded = (expected.encoder_last_hidden_state,)
+    mask = (SOURCE != 1).long()
+    actual = tiny_model(attention_mask=mask, encoder_outputs=encoded, decoder_input_ids=SHIFTED)
+    assert torch.equal(actual.logits, expected.logits)
 
 
 @pytest.mark.parametrize("changes", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 6}])
@@ -264,8 +233,7 @@ def test_embeddings_may_replace_the_tokens(build_tiny_model, changes):
     encoder = model.get_encoder()
     alone = encoder(inputs_embeds=embed(SOURCE[:1])).last_hidden_state
     for whole in (encoder(SOURCE[:1]), encoder(SOURCE[:1], attention_mask=mask[:1])):
-        torch.testing.assert_close(alone, whole.last_hidden_state)
-    assert torch.equal(encoder(SOURCE).last_hidden_state, expected.encoder_last_hidden_state)
+        assert_close(alone, whole.last_hidden_state)
 
 
 def test_giving_both_tokens_and_embeddings_or_neither_is_refused(tiny_model):
@@ -280,9 +248,9 @@ def test_logits_to_keep_selects_positions_and_does_not_change_the_loss(tiny_mode
     all_logits = tiny_model(**INPUTS).logits
     kept_logits = tiny_model(**INPUTS, logits_to_keep=kept).logits
     expected = all_logits[:, -kept:] if isinstance(kept, int) else all_logits[:, kept]
-    torch.testing.assert_close(kept_logits, expected)
+    assert_close(kept_logits, expected)
     losses = [tiny_model(SOURCE, labels=LABELS, logits_to_keep=which).loss for which in (0, kept)]
-    torch.testing.assert_close(*losses)  # the loss counts all positions
+    assert_close(*losses)  # the loss counts all positions
 
 
 def test_attention_weights_of_an_sdpa_model_equal_the_weights_of_eager_attention(build_tiny_model):
@@ -292,12 +260,9 @@ def test_attention_weights_of_an_sdpa_model_equal_the_weights_of_eager_attention
     actual = sdpa(**INPUTS, output_attentions=True)
     sizes = {"encoder_attentions": (2, 6, 6), "decoder_attentions": (4, 5, 5), "cross_attentions": (4, 5, 6)}
     for name, (num_layers, num_queries, num_keys) in sizes.items():
-        assert len(actual[name]) == num_layers
-        for ours, theirs in zip(actual[name], expected[name], strict=True):
-            assert ours.shape == (2, 3, num_queries, num_keys)
-            torch.testing.assert_close(ours, theirs)
-            torch.testing.assert_close(ours.sum(-1), torch.ones(2, 3, num_queries))
-    torch.testing.assert_close(actual.logits, sdpa(**INPUTS).logits)
+        assert torch.stack(actual[name]).shape == (num_layers, 2, 3, num_queries, num_keys)
+        assert_close(actual[name], expected[name])
+    assert_close(actual.logits, sdpa(**INPUTS).logits)
     assert all((layer[1, :, :, 4:] == 0).all() for layer in actual.encoder_attentions + actual.cross_attentions)
 
 
@@ -312,21 +277,18 @@ def test_dropout_acts_on_the_sums_of_embeddings_and_positions(build_tiny_model):
         after = dropped[name][0]
         is_kept = after != 0
         assert is_kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
-        torch.testing.assert_close(after[is_kept], before[is_kept] / 0.75)
+        assert_close(after[is_kept], before[is_kept] / 0.75)
 
 
-@pytest.mark.parametrize("selected", [[-1], [0, -2], [1, 3]], ids=str)
-def test_hidden_states_of_selected_layers_are_recorded_in_stacks_of_any_depth(build_tiny_model, selected):
-    for layers in ((2, 4), (4, 2)):
-        model = build_tiny_model(encoder_layers=layers[0], decoder_layers=layers[1])
-        which = selected[0] if len(selected) == 1 else selected
-        every, some = (model(**INPUTS, output_hidden_states=asked) for asked in (True, which))
-        for name, depth in zip(("encoder_hidden_states", "decoder_hidden_states"), layers, strict=True):
-            chosen = {range(depth + 1)[i] for i in selected if i <= depth}
-            assert {place for place, states in enumerate(some[name]) if states is not None} == chosen
-            assert all(torch.equal(some[name][place], every[name][place]) for place in chosen)
-        assert torch.equal(every.encoder_hidden_states[-1], every.encoder_last_hidden_state)
-        torch.testing.assert_close(model.lm_head(every.decoder_hidden_states[-1]), every.logits)
+@pytest.mark.parametrize("depths", [(2, 4), (4, 2)], ids=str)
+def test_hidden_states_of_selected_layers_are_recorded_in_stacks_of_any_depth(build_tiny_model, depths):
+    model = build_tiny_model(encoder_layers=depths[0], decoder_layers=depths[1])
+    every, some = (model(**INPUTS, output_hidden_states=asked) for asked in (True, [0, -2]))
+    for name, depth in zip(("encoder_hidden_states", "decoder_hidden_states"), depths, strict=True):
+        assert [place for place, states in enumerate(some[name]) if states is not None] == [0, depth - 1]
+        assert_close(some[name][depth - 1], every[name][depth - 1])
+    assert torch.equal(every.encoder_hidden_states[-1], every.encoder_last_hidden_state)
+    assert_close(model.lm_head(every.decoder_hidden_states[-1]), every.logits)
 
 
 @pytest.mark.parametrize("source", [SOURCE, torch.full((2, 6), 1)], ids=["words", "padding only"])
@@ -338,7 +300,7 @@ def test_logits_in_half_precision_are_finite_and_close_to_float32(build_tiny_mod
     actual = build_tiny_model(attention=implementation, dtype=dtype)(**inputs).logits
     assert actual.dtype == dtype
     assert actual.isfinite().all()
-    torch.testing.assert_close(actual.float(), expected, rtol=0, atol=0.15)
+    assert_close(actual.float(), expected, rtol=0, atol=0.15)
 
 
 # Gradient checkpointing and compilation
@@ -357,7 +319,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
         model(SOURCE, labels=LABELS).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     assert len(calls) == 2 + 2 * 2  # two layers: each runs once without checkpointing, and twice with it
-    torch.testing.assert_close(gradients[1], gradients[0])
+    assert_close(gradients[1], gradients[0])
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -366,6 +328,6 @@ def test_the_model_compiles_without_graph_breaks(build_tiny_model, training):
     model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     expected, actual = (m(SOURCE, labels=LABELS) for m in (model, compiled))
-    torch.testing.assert_close(actual.loss, expected.loss)
+    assert_close(actual.loss, expected.loss)
     if not training:
-        torch.testing.assert_close(actual.logits, expected.logits)
+        assert_close(actual.logits, expected.logits)

@@ -15,7 +15,6 @@ from vaswani_transformer.training.progress import Progress
 from vaswani_transformer.training.recipes import (
     BASE,
     BIG,
-    IWSLT14_DE_EN,
     MULTI30K_TINY,
     RECIPES,
     TABLE_3,
@@ -63,12 +62,6 @@ def test_the_big_recipe_has_the_changes_named_in_the_paper():
     assert (french.model["dropout"], french.vocab_size, french.subword_model) == (0.1, 32_000, "wordpiece")
     # Checkpoints are ten minutes apart: on the paper's machine an update took 0.4 s (base) or 1 s (big).
     assert [recipe.checkpoint_interval for recipe in (BASE, BIG)] == [(1_500, "updates"), (600, "updates")]
-
-
-@pytest.mark.parametrize(("recipe", "expected"), [(BASE, 6.99e-4), (MULTI30K_TINY, 5e-3), (IWSLT14_DE_EN, 5e-4)])
-def test_recipes_reach_the_expected_peak_learning_rate(recipe, expected):
-    d_model = VaswaniConfig(**recipe.model).d_model
-    assert recipe.lr_scale * (d_model * recipe.warmup_updates) ** -0.5 == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(

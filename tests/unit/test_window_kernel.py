@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
@@ -78,7 +79,7 @@ def test_attention_in_blocks_gives_the_logits_of_attention_with_a_mask(build_tin
     assert len(block_counts) == 2 + 4
     assert min(block_counts) > 4
     real = batch["attention_mask"].bool()
-    torch.testing.assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
+    assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
 
 
 def test_dropout_drops_some_weights_and_scales_the_others():
@@ -91,7 +92,7 @@ def test_dropout_drops_some_weights_and_scales_the_others():
     # The three keys of a query are dropped together with a probability of 0.4^3 = 0.064.
     assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1
     undropped, _ = window_attention(module, q, k, value, None, 0.5)
-    torch.testing.assert_close(undropped, torch.ones_like(undropped))
+    assert_close(undropped, torch.ones_like(undropped))
 
 
 def test_memory_grows_linearly_with_the_length(build_tiny_model):
@@ -115,7 +116,7 @@ def test_attention_in_blocks_compiles_without_graph_breaks(build_tiny_model, blo
     expected, actual = (stack(ids).last_hidden_state for stack in (encoder, compiled))
     assert len(block_counts) == 2
     assert min(block_counts) > 4
-    torch.testing.assert_close(actual, expected)
+    assert_close(actual, expected)
 
 
 # Decoding
@@ -149,7 +150,7 @@ def test_a_cache_that_the_caller_passes_is_read_no_further_back_than_the_window(
         for ids in batch["decoder_input_ids"].split((200, 1, 1, 70, 28), dim=1)
     ]
     assert cache.get_seq_length() == LONG
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
+    assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
 
 def test_attention_over_short_sentences_or_with_a_given_mask_uses_no_blocks(build_tiny_model, block_counts):
@@ -160,4 +161,4 @@ def test_attention_over_short_sentences_or_with_a_given_mask_uses_no_blocks(buil
     actual = model.model.encoder(inputs_embeds=embeds, attention_mask=full_mask).last_hidden_state
     model(**random_batch((70, 20)))
     assert not block_counts
-    torch.testing.assert_close(actual, unrestricted.model.encoder(inputs_embeds=embeds).last_hidden_state)
+    assert_close(actual, unrestricted.model.encoder(inputs_embeds=embeds).last_hidden_state)
