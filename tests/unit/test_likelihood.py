@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from shortcuts import vaswani, write_lines
 from torch.testing import assert_close
 
-from vaswani_transformer import cli
 from vaswani_transformer.evaluation import likelihood
 from vaswani_transformer.evaluation.likelihood import score, score_pairs
 
@@ -98,38 +98,36 @@ def expected(translator) -> list[tuple[float, int, float]]:
     model, tokenizer = translator
     results = []
     for source, target in TEXT:
-        inputs = tokenizer([source], text_target=[target], return_tensors="pt")
-        found = score(model, **inputs)
+        found = score(model, **tokenizer([source], text_target=[target], return_tensors="pt"))
         results.append((found.log_probs.item(), found.lengths.item(), found.scores.item()))
     return results
 
 
-@pytest.mark.parametrize(("tokens_per_batch", "window"), [(8_192, 4_096), (8_192, 3), (1, 4_096)])
-def test_pairs_are_scored_in_order_for_any_batch_size(translator, expected, monkeypatch, tokens_per_batch, window):
+@pytest.mark.parametrize(
+    ("tokens_per_batch", "window", "side"),
+    [(8_192, 4_096, "right"), (8_192, 3, "right"), (1, 4_096, "right"), (8_192, 4_096, "left")],
+)
+def test_pairs_are_scored_in_order_for_any_batch_size_and_side_of_the_padding(
+    translator, expected, monkeypatch, tokens_per_batch, window, side
+):
     monkeypatch.setattr(likelihood, "PAIRS_PER_WINDOW", window)
+    monkeypatch.setattr(translator[1], "padding_side", side)
     found = score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch)
-    assert_close(torch.tensor(list(found)), torch.tensor(expected), rtol=0, atol=1e-4)
-
-
-def test_a_tokenizer_that_pads_on_the_left_changes_no_score(translator, expected, monkeypatch):
-    monkeypatch.setattr(translator[1], "padding_side", "left")
-    found = score_pairs(*translator, TEXT)
     assert_close(torch.tensor(list(found)), torch.tensor(expected), rtol=0, atol=1e-4)
 
 
 def test_files_are_scored_on_the_command_line(translator, expected, tmp_path, capsys):
     for part in translator:
         part.save_pretrained(tmp_path / "model")
-    for name, column in (("a.en", 0), ("a.de", 1)):
-        (tmp_path / name).write_text("".join(f"{pair[column]}\n" for pair in TEXT), encoding="utf-8")
-    model, *files = (str(tmp_path / name) for name in ("model", "a.en", "a.de"))
-    assert cli.main(["score", "--model", model, "--source", files[0], "--target", files[1]]) == 0
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    for file, sentences in zip((source, target), zip(*TEXT, strict=True), strict=True):
+        write_lines(file, sentences)
+    command = ["score", "--model", tmp_path / "model", "--source", source, "--target", target]
+    assert vaswani(*command) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert [int(length) for _, length, _ in rows] == [length for _, length, _ in expected]
-    for row, wanted in zip(rows, expected, strict=True):
-        assert [float(row[0]), float(row[2])] == pytest.approx([wanted[0], wanted[2]], abs=1e-4)
-    score = ["score", "--model", model, "--source", files[0], "--target", files[1], "--length_penalty", "0"]
-    assert cli.main(score) == 0
+    found = [(float(log_prob), int(length), float(score)) for log_prob, length, score in rows]
+    assert found == [pytest.approx(row, abs=1e-4) for row in expected]
+    assert vaswani(*command, "--length_penalty", 0) == 0
     for line in capsys.readouterr().out.splitlines():
         log_prob, _, score = line.split("\t")
         assert log_prob == score
