@@ -8,9 +8,9 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import save_file
+from shortcuts import change_json, vaswani, write_lines
 from tiny_training import DESCRIPTION
 
-from vaswani_transformer import cli
 from vaswani_transformer.hub.card import CardText, build_card, read_run, read_scores
 from vaswani_transformer.loading import fingerprint_model
 
@@ -33,7 +33,8 @@ HOSTILE = "<script>alert(1)</script> | `x` [a](javascript:b)\n---\n# \u202eTitle
 def run(tmp_path):
     """Return the folder of a finished run, with all files that a card is made from."""
     folder = tmp_path / "my_run"
-    (folder / "model").mkdir(parents=True)
+    model = folder / "model"
+    model.mkdir(parents=True)
     (folder / "recipe.json").write_text(json.dumps(DESCRIPTION))
     lines = [
         {"update": 50, "loss": 9.1, "target_tokens": 180_000, "seconds": 1800.0},
@@ -41,11 +42,10 @@ def run(tmp_path):
         {"update": 100, "loss": None, "target_tokens": 180_000, "seconds": 5400.0},
         {"update": 116, "dev_perplexity": 5.25},
     ]
-    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    config = {"custom_pipelines": {"translation": {}, "translation_en_to_de": {}}}
-    (folder / "model" / "config.json").write_text(json.dumps(config))
-    (folder / "model" / "tokenizer.json").write_text("{}")
-    save_file({"weight": torch.ones(2)}, folder / "model" / "model.safetensors")
+    write_lines(folder / "log.jsonl", map(json.dumps, lines))
+    (model / "config.json").write_text('{"custom_pipelines": {"translation": {}, "translation_en_to_de": {}}}')
+    (model / "tokenizer.json").write_text("{}")
+    save_file({"weight": torch.ones(2)}, model / "model.safetensors")
     return folder
 
 
@@ -113,7 +113,7 @@ def test_the_metadata_lists_the_scores_of_each_test_set(run, score):
     ],
 )
 def test_damaged_scores_and_scores_of_another_model_are_refused(run, score, change, message):
-    score.write_text(json.dumps(json.loads(score.read_text()) | change))
+    change_json(score, **change)
     with pytest.raises(ValueError, match=message):
         build_card(run, evaluations=[read_scores("newstest2014", score)])
 
@@ -139,7 +139,7 @@ def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, caps
     card = build_card(run)
     assert "seed 3; updates: 58 done, 8,000 planned" in card
     assert "after update 58 and before checkpoints were averaged: 700.000" in card
-    assert cli.main(["card", "--run", str(run)]) == 1
+    assert vaswani("card", "--run", run) == 1
     assert "is a checkpoint, not the final model" in capsys.readouterr().err
 
 
@@ -155,9 +155,9 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
     text = dict.fromkeys(("mixed_precision", "device", "init_from", "init_fingerprint"), HOSTILE)
     text["recipe"] = DESCRIPTION["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
     text["versions"] = {HOSTILE: HOSTILE}
-    (run / "recipe.json").write_text(json.dumps(DESCRIPTION | text))
+    change_json(run / "recipe.json", **text)
     scores = [figures | {"signature": HOSTILE} for figures in FIGURES["scores"]]
-    score.write_text(json.dumps(json.loads(score.read_text()) | {"scores": scores, "search": HOSTILE}))
+    change_json(score, scores=scores, search=HOSTILE)
     card = ModelCard(build_card(run, evaluations=[read_scores(HOSTILE, score)])).text
     assert all(character.isprintable() or character == "\n" for character in card)
     prose = re.sub("`[^`\n]*`", "", re.sub(r"\\.", "", card))
@@ -171,8 +171,7 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
 def test_the_card_names_the_recipe_and_the_initial_weights(run, init_from, name):
     assert "Training began with" not in build_card(run)
     recipe = DESCRIPTION["recipe"] | {"warmup_updates": 7}
-    weights = {"init_from": init_from, "init_fingerprint": 5}
-    (run / "recipe.json").write_text(json.dumps(DESCRIPTION | {"recipe": recipe} | weights))
+    change_json(run / "recipe.json", recipe=recipe, init_from=init_from, init_fingerprint=5)
     card = build_card(run)
     assert f"Training began with the weights of `{name}`, fingerprint `5`.\n" in card
     assert "No named recipe of `vaswani_transformer`, seed 3" in card
@@ -197,17 +196,17 @@ def test_the_error_about_a_damaged_run_folder_names_the_file(run, name, content,
 
 def test_the_command_replaces_an_existing_card_only_if_named_as_output(run, score, capsys):
     path = run / "model" / "README.md"
-    command = ["card", "--run", str(run), "--license", "mit"]
-    assert cli.main([*command, "--score", "Multi30k", str(score)]) == 0
+    command = ["card", "--run", run, "--license", "mit"]
+    assert vaswani(*command, "--score", "Multi30k", score) == 0
     assert capsys.readouterr().out == f"{path}\n"
     card = path.read_text()
-    assert ModelCard(card).data.license == "mit"
-    for fact in ("# my_run\n", "| 40.57 |", "Licence of the weights: mit."):
+    for fact in ("# my_run\n", "| 40.57 |", "\nlicense: mit\n"):
         assert fact in card
-    assert cli.main(command) == 1
+    assert vaswani(*command) == 1
     assert "README.md exists and may have been edited: to replace it, name it by --output" in capsys.readouterr().err
     assert path.read_text() == card
-    assert cli.main([*command, "--output", str(run / "recipe.json")]) == 1
+    assert vaswani(*command, "--output", run / "recipe.json") == 1
     assert "recipe.json is an input of this command and would be replaced" in capsys.readouterr().err
-    assert cli.main([*command, "--output", str(path)]) == 0
+    path.write_text("edited")
+    assert vaswani(*command, "--output", path) == 0
     assert "# my_run" in path.read_text()
