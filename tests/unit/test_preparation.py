@@ -1,6 +1,5 @@
 """Preparation of data: the files of a prepared folder, kept and dropped pairs, and interrupted preparations."""
 
-import json
 import shutil
 import sys
 from collections import Counter
@@ -9,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from shortcuts import read_json, vaswani, write_lines
 from tokenizers import processors
 from transformers import AutoTokenizer
 
-from vaswani_transformer import cli
 from vaswani_transformer.data import preparation
 from vaswani_transformer.data.batching import TokenizedPairs, UpdateStream
 from vaswani_transformer.data.preparation import Corpus, prepare, read_preparation
@@ -50,12 +49,11 @@ def never_stopped(tmp_path_factory):
 def test_prepared_tokens_encode_the_kept_pairs(tmp_path):
     summary = prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:1], tmp_path, vocab_size=280, max_length=100)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    sides = list(zip(*load(tmp_path / "train"), strict=True))
-    kept = [("a dog runs", "ein hund läuft"), ("same", "same")] * 3
-    assert sides == [tuple(tokenizer(list(texts)).input_ids) for texts in zip(*kept, strict=True)]
-    num_tokens = [sum(map(len, side)) for side in sides]
-    tokens = {"source_tokens": num_tokens[0], "target_tokens": num_tokens[1]}
-    assert summary["train"] == {"read": 12, "empty": 3, "over max_length": 3, "pairs": 6} | tokens
+    pairs = load(tmp_path / "train")
+    assert pairs == [tuple(tokenizer([source, target]).input_ids) for source, target in (PAIRS[0], PAIRS[3])] * 3
+    source_tokens, target_tokens = (sum(map(len, side)) for side in zip(*pairs, strict=True))
+    counts = {"read": 12, "empty": 3, "over max_length": 3, "pairs": 6}
+    assert summary["train"] == counts | {"source_tokens": source_tokens, "target_tokens": target_tokens}
     assert read_preparation(tmp_path) == summary
     assert set(summary["files"]) == files_of(tmp_path).keys() - {"preparation.json"}
 
@@ -65,12 +63,12 @@ def test_pairs_of_exactly_max_length_are_kept(tmp_path, max_length, num_kept):
     alphabet = train_tokenizer([], vocab_size=260)
     # Each text is encoded as one token for each letter, one for a space in front, and </s>.
     pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]
-    options = {"vocab_size": 400, "max_length": max_length, "tokenizer": alphabet}
-    summary = prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path, **options)
+    corpora = [Corpus(lambda: pairs)]
+    summary = prepare(corpora, lambda: pairs, tmp_path, vocab_size=400, max_length=max_length, tokenizer=alphabet)
     for name in ("train", "dev"):
         assert [max(map(len, pair)) for pair in load(tmp_path / name)] == [5, 6][:num_kept]
         assert (summary[name]["pairs"], summary[name]["over max_length"]) == (num_kept, 4 - num_kept)
-    assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in pairs[:num_kept]]
+    assert read_json(tmp_path / "dev.json") == [list(pair) for pair in pairs[:num_kept]]
     saved = AutoTokenizer.from_pretrained(tmp_path)
     assert (saved.get_vocab(), saved.model_max_length) == (alphabet.get_vocab(), max_length)
     assert alphabet.model_max_length > 256  # the tokenizer that was passed is not changed
@@ -95,7 +93,7 @@ def test_an_epoch_holds_each_pair_as_often_as_the_weight_of_its_corpus_says(tmp_
     train = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["train"]
     assert (train["read"], train["duplicate"], train["pairs"]) == (64, 16, 48)
     assert read_preparation(tmp_path)["weights"] == [2, 1]
-    assert json.loads((tmp_path / "train" / "corpora.json").read_text()) == [[40, 2], [8, 1]]
+    assert read_json(tmp_path / "train" / "corpora.json") == [[40, 2], [8, 1]]
     encoded = AutoTokenizer.from_pretrained(tmp_path)([target for _, target in CORPUS[:48]]).input_ids
     expected = encoded[:40] * 2 + encoded[40:]
     assert [labels for _, labels in load(tmp_path / "train")] == expected
@@ -205,9 +203,9 @@ def command(tmp_path):
     for option, name, pairs in (("train", "text", CORPUS), ("dev", "dev", CORPUS[:9])):
         files = [tmp_path / f"{name}.{language}" for language in ("en", "de")]
         for file, sentences in zip(files, zip(*pairs, strict=True), strict=True):
-            file.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-        options += [f"--{option}", *map(str, files)]
-    return lambda *more, output="data": cli.main(["prepare", *options, "--output", str(tmp_path / output), *more])
+            write_lines(file, sentences)
+        options += [f"--{option}", *files]
+    return lambda *more, output="data": vaswani("prepare", *options, "--output", tmp_path / output, *more)
 
 
 def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tmp_path, capsys):
@@ -222,13 +220,14 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
     assert "inputs.train was " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("more", "times"), [(["--vocab_size", "280"], 3), (["--keep_vocabulary", "KEPT"], 2)])
-def test_the_command_reads_a_text_three_times_and_with_a_kept_vocabulary_twice(command, tmp_path, more, times):
+@pytest.mark.parametrize(("option", "times"), [("--vocab_size", 3), ("--keep_vocabulary", 2)])
+def test_the_command_reads_a_text_three_times_and_with_a_kept_vocabulary_twice(command, tmp_path, option, times):
     command("--vocab_size", "280", output="kept")
+    values = {"--vocab_size": 280, "--keep_vocabulary": tmp_path / "kept"}
     opened = []
     is_watching = True
     sys.addaudithook(lambda event, given: opened.append(str(given[0])) if is_watching and event == "open" else None)
-    assert command(*(str(tmp_path / "kept") if name == "KEPT" else name for name in more)) == 0
+    assert command(option, values[option]) == 0
     is_watching = False
     assert [opened.count(str(tmp_path / f"text.{language}")) for language in ("en", "de")] == [times, times]
 
@@ -238,14 +237,14 @@ def test_the_command_can_keep_the_vocabulary_of_prepared_data_or_a_run(command, 
     shutil.copytree(tmp_path / "data", tmp_path / "run" / "model")
     (tmp_path / "run" / "model" / "config.json").write_text("{}")
     for name in ("data", "run"):
-        assert command("--keep_vocabulary", str(tmp_path / name), output="second") == 0
+        assert command("--keep_vocabulary", tmp_path / name, output="second") == 0
     assert capsys.readouterr().out.count("second is complete: nothing to do") == 1
     tokenizers = [(tmp_path / folder / "tokenizer.json").read_bytes() for folder in ("data", "second")]
     assert tokenizers[0] == tokenizers[1]
     for name in ("absent", "run/checkpoints"):
-        assert command("--keep_vocabulary", str(tmp_path / name), output="third") == 1
+        assert command("--keep_vocabulary", tmp_path / name, output="third") == 1
         assert f"there is no folder {tmp_path}/{name}, and the Hub gave no model" in capsys.readouterr().err
-    assert command("--keep_vocabulary", str(tmp_path / "run"), "--task", "parsing", output="third") == 1
+    assert command("--keep_vocabulary", tmp_path / "run", "--task", "parsing", output="third") == 1
     assert "the model's vocabulary has no brackets such as '(NP': " in capsys.readouterr().err
 
 
@@ -269,7 +268,7 @@ def test_a_development_set_that_is_part_of_the_training_set_is_refused(command, 
     for language in ("en", "de"):
         (tmp_path / f"link.{language}").symlink_to(tmp_path / f"text.{language}")
     for name in ("text", f"../{tmp_path.name}/text", "link"):
-        dev = [str(tmp_path / f"{name}.{language}") for language in ("en", "de")]
+        dev = [tmp_path / f"{name}.{language}" for language in ("en", "de")]
         assert command("--dev", *dev) == 1
         assert "the development set must not be part of the training set, but " in capsys.readouterr().err
 

@@ -104,10 +104,8 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
             "--quantization and --max_positions need --format ctranslate2.",
         ),
         (["prepare", "--output", "-"], "argument --output: expected a path, got '-'"),
-        (["align", "--model", "a"], "the following arguments are required: --source, --target"),
         ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave --copy_words"),
         ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train (1 in all), got 2."),
-        (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],
 )
 def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):

@@ -41,17 +41,17 @@ def write_lines(folder, updates, *, from_update, accelerator=None):
 @pytest.mark.parametrize(
     ("damage", "kept_updates"),
     [
-        (lambda log: None, [1, 2]),
-        (lambda log: log.unlink(), []),
-        (lambda log: log.write_bytes(log.read_bytes()[:-30]), [1]),
-        (lambda log: log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:])), [2]),
-        (lambda log: log.write_bytes(log.read_bytes()[:10] + bytes(1_000)), []),
+        (lambda content: content, [1, 2]),
+        (lambda content: content[:-30], [1]),
+        (lambda content: content.partition(b"\n")[2], [2]),
+        (lambda content: content[:10] + bytes(1_000), []),
     ],
-    ids=["whole", "deleted", "cut", "without its first line", "filled with NUL"],
+    ids=["whole", "cut", "without its first line", "filled with NUL"],
 )
 def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, kept_updates):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
-    damage(tmp_path / "log.jsonl")
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(damage(log.read_bytes()))
     write_lines(tmp_path, [3, 4], from_update=2)
     assert [line["update"] for line in read_log(tmp_path)] == [*kept_updates, 3, 4]
 

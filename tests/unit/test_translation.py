@@ -49,15 +49,15 @@ def test_line_breaks_in_a_translation_become_spaces(parts, monkeypatch):
 def test_batches_are_sorted_by_length_and_hold_at_most_tokens_per_batch(parts, tokens_per_batch, monkeypatch):
     monkeypatch.setattr(translation, "TEXTS_PER_CALL", 3)
     sentences = [" ".join(["dog"] * (7 * i % 11)) for i in range(40)]
-    batches = Translator(*parts, tokens_per_batch=tokens_per_batch).plan(sentences)
-    assert sorted(row for batch in batches for row in batch.rows) == list(range(40))
-    assert [sentences[row] for row in batches[0].rows] == [""] * sentences.count("")
-    lengths = [len(ids) for batch in batches[1:] for ids in batch.ids]
+    empty, *batches = Translator(*parts, tokens_per_batch=tokens_per_batch).plan(sentences)
+    assert sorted(row for batch in (empty, *batches) for row in batch.rows) == list(range(40))
+    assert [sentences[row] for row in empty.rows] == [""] * sentences.count("")
+    lengths = [len(ids) for batch in batches for ids in batch.ids]
     assert lengths == sorted(lengths, reverse=True)
-    for batch in batches[1:]:
+    for batch in batches:
         assert batch.ids == [parts[1](sentences[row]).input_ids for row in batch.rows]
         assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
-    for batch in batches[1:-1]:  # one sentence more would exceed tokens_per_batch
+    for batch in batches[:-1]:  # one sentence more would exceed tokens_per_batch
         assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
 
 
