@@ -214,9 +214,11 @@ def test_padding_does_not_advance_the_positions_of_tokens(tiny_config, kind, sta
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_sequence_longer_than_the_learned_table_is_refused(length, start, masked):
     config = VaswaniConfig(d_model=8, num_heads=2, position_embedding_type="learned", max_position_embeddings=5)
+    positions = PositionEncoding(config)
+    assert len(positions.embedding.weight) == 5
     mask = torch.ones(1, start + length) if masked else None
     with pytest.raises(ValueError, match=r"a sequence of 6 tokens is longer than .* \(max_position_embeddings=5\)"):
-        PositionEncoding(config)(length, start=start, mask=mask, device=torch.device("cpu"))
+        positions(length, start=start, mask=mask, device=torch.device("cpu"))
 
 
 # Section 3.1

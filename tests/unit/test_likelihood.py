@@ -50,8 +50,7 @@ def test_log_probs_agree_with_teacher_forcing(model):
     assert found.lengths.tolist() == [2, 4, 1, 3]
     for i, source in enumerate(SENTENCES):
         words = LABELS[i, : found.lengths[i]]
-        inputs = torch.cat([torch.tensor([0]), words[:-1]])[None]
-        logits = model(input_ids=torch.tensor([source]), decoder_input_ids=inputs).logits[0]
+        logits = model(torch.tensor([source]), labels=words[None]).logits[0]
         expected = logits.double().log_softmax(-1).gather(1, words[:, None])[:, 0]
         assert_close(found.token_log_probs[i, : len(words)].double(), expected, rtol=0, atol=1e-5)
         assert (found.token_log_probs[i, len(words) :] == 0).all()

@@ -9,6 +9,7 @@ from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
 FILE = paper_bleu.__file__.replace("paper_bleu.py", "paper_bleu_metric.py")
 PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "L'homme dort d'heure en heure dans le Bett.", ""]
 REFERENCES = ["Der Hund-Katzen-Streit endet.", "L'homme dort d'heure en heure sur le bett.", "Regen"]
+TEXTS = {"predictions": PREDICTIONS, "references": REFERENCES}
 
 
 pytestmark = pytest.mark.usefixtures("metric_modules")
@@ -17,22 +18,20 @@ pytestmark = pytest.mark.usefixtures("metric_modules")
 def test_evaluate_loads_the_metric_and_gives_the_scores_of_paper_bleu():
     metric = PaperBLEU()
     loaded = evaluate.load(FILE, keep_in_memory=True)
-    found = loaded.compute(predictions=PREDICTIONS, references=REFERENCES)
+    found = loaded.compute(**TEXTS)
     score = metric.corpus_score(PREDICTIONS, [REFERENCES])
     names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
     expected = {name: getattr(score, name) for name in names} | {"signature": str(metric.get_signature())}
     assert found == expected
-    several = [[reference, prediction] for reference, prediction in zip(REFERENCES, PREDICTIONS, strict=True)]
+    several = list(map(list, zip(REFERENCES, PREDICTIONS, strict=True)))
     assert loaded.compute(predictions=PREDICTIONS, references=several)["score"] == pytest.approx(100)
-    for prediction, reference in zip(PREDICTIONS, REFERENCES, strict=True):
-        loaded.add(prediction=prediction, reference=reference)
+    loaded.add_batch(**TEXTS)
     assert loaded.compute() == found
-    options = {"language": "fr", "split_compounds": False, "lowercase": True}
-    plain = loaded.compute(predictions=PREDICTIONS, references=REFERENCES, **options)
+    plain = loaded.compute(**TEXTS, language="fr", split_compounds=False, lowercase=True)
     assert "case:lc|" in plain["signature"]
     assert "-fr|smooth:none" in plain["signature"]
     both = evaluate.combine({"paper": loaded, "again": evaluate.load(FILE, keep_in_memory=True)})
-    combined = both.compute(predictions=PREDICTIONS, references=REFERENCES)
+    combined = both.compute(**TEXTS)
     assert combined == {f"{key}_{name}": value for key in ("paper", "again") for name, value in expected.items()}
 
 

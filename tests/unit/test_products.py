@@ -1,5 +1,7 @@
 """The matrix products of an engine agree with the linear layers, whether weights are packed or not."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -25,8 +27,8 @@ def test_products_agree_with_the_layers(dtype, is_packed, bias):
         rectified = [products.one(layer, relu=True)(x) for layer in layers]
         all_together = products.several(*layers)(x)
         for y, positive, joint, layer in zip(found, rectified, all_together, layers, strict=True):
-            rounded = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
-            expected = nn.functional.linear(x.double(), *rounded)
+            rounded = copy.deepcopy(layer).to(dtype).double()
+            expected = rounded(x.double())
             for actual, wanted in ((y, expected), (positive, expected.relu()), (joint, expected)):
                 assert actual.dtype == dtype
                 assert (actual - wanted).norm() <= rounding * expected.norm()

@@ -54,7 +54,7 @@ class TableSteps:
 
 
 def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
-    """Return the best translations, the steps, and the values of `all_done` that `run_search` passed to `continues`."""
+    """Return the best translations, and the number of hypotheses at each step."""
     limits = torch.tensor(LIMITS)
     search = search_class(
         torch.full((num_beams * len(LIMITS), 1), START),
@@ -68,14 +68,8 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
         pad_token_id=PAD,
     )
     steps = TableSteps(table, num_beams)
-    reported = []
-
-    def continues(all_done: bool) -> bool:
-        reported.append(all_done)
-        return not all_done
-
-    run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict, continues=continues)
-    return search.best(num_best), steps, reported
+    run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict)
+    return search.best(num_best), steps.batch_sizes
 
 
 def list_best(table, sentence: int, *, alpha: float) -> list[tuple[float, tuple[int, ...]]]:
@@ -104,8 +98,8 @@ def test_a_beam_search_keeps_the_best_continuations():
 
 def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
     table = {prefix: torch.nn.functional.one_hot(torch.tensor(END), VOCAB_SIZE) * 20.0 for prefix in build_table(0)}
-    _, steps, _ = translate(table, num_beams=2, num_best=1)
-    assert len(steps.batch_sizes) == 1
+    _, batch_sizes = translate(table, num_beams=2, num_best=1)
+    assert len(batch_sizes) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,7 +110,7 @@ def test_a_beam_search_that_drops_no_hypothesis_finds_the_best_of_all_translatio
     seed, alpha, may_evict, search_class
 ):
     table = build_table(seed)
-    (sequences, scores, _), *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
+    (sequences, scores, _), _ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
     for sentence in range(len(LIMITS)):
         for row, (score, words) in enumerate(list_best(table, sentence, alpha=alpha), start=3 * sentence):
             tokens = sequences[row, 1:].tolist()
@@ -129,16 +123,15 @@ def test_a_beam_search_that_drops_no_hypothesis_finds_the_best_of_all_translatio
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
 def test_finished_sentences_leave_the_batch_if_allowed(may_evict, search_class):
     table = build_table(0)
-    found, steps, reported = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
-    assert reported == [False] * len(steps.batch_sizes) + [True]
-    assert len(steps.batch_sizes) <= max(LIMITS)
-    assert (steps.batch_sizes[-1] < steps.batch_sizes[0]) == may_evict
-    stayed, *_ = translate(table, num_beams=2, num_best=1, may_evict=False)
+    found, batch_sizes = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
+    assert len(batch_sizes) <= max(LIMITS)
+    assert (batch_sizes[-1] < batch_sizes[0]) == may_evict
+    stayed, _ = translate(table, num_beams=2, num_best=1, may_evict=False)
     assert torch.equal(found[0], stayed[0])
 
 
 def test_words_that_both_logits_exclude_do_not_change_their_distance():
-    logits, expected = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.5, 2.0]])
-    excluded = torch.full((1, 1), -torch.inf)
-    with_excluded = find_distance(torch.cat([logits, excluded], dim=1), torch.cat([expected, excluded], dim=1))
-    assert with_excluded == pytest.approx(find_distance(logits, expected)) == pytest.approx(0.2)
+    logits = torch.tensor([[1.0, 2.0, -torch.inf]])
+    expected = torch.tensor([[1.5, 2.0, -torch.inf]])
+    distances = [find_distance(logits[:, :count], expected[:, :count]) for count in (2, 3)]
+    assert distances == pytest.approx([0.2, 0.2])

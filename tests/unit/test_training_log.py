@@ -29,9 +29,9 @@ class Curve(GeneralTracker):
         self.is_finished = True
 
 
-def write_lines(folder, updates, *, from_update, accelerator=None):
-    """Open the log at `from_update` and write a line for each update."""
-    log = Log(folder, accelerator or Accelerator())
+def write_lines(folder, updates, *, from_update, **options):
+    """Open the log at `from_update` and write a line for each update. The accelerator gets the `options`."""
+    log = Log(folder, Accelerator(**options))
     log.open(update=from_update)
     for update in updates:
         log.write({"update": update, "loss": update / 2})
@@ -69,16 +69,12 @@ def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_resumed_run_sends_each_update_to_trackers_once(tmp_path):
-    write_lines(tmp_path, [1, 2, 3], from_update=0, accelerator=Accelerator(log_with=Curve()))
-    curve = Curve()
-    write_lines(tmp_path, [3, 4], from_update=2, accelerator=Accelerator(log_with=curve))
-    assert curve.points == [(1, {"loss": 0.5}), (2, {"loss": 1.0}), (3, {"loss": 1.5}), (4, {"loss": 2.0})]
-    assert curve.is_finished
-
-
-def test_a_log_with_trackers_removes_old_files_of_tensorboard(tmp_path):
+def test_a_resumed_run_sends_each_update_to_trackers_once_and_removes_old_files_of_tensorboard(tmp_path):
+    write_lines(tmp_path, [1, 2, 3], from_update=0)
     old = tmp_path / "events.out.tfevents.1.host"
     old.touch()
-    write_lines(tmp_path, [1], from_update=0, accelerator=Accelerator(log_with=Curve()))
+    curve = Curve()
+    write_lines(tmp_path, [3, 4], from_update=2, log_with=curve)
     assert not old.exists()
+    assert curve.points == [(1, {"loss": 0.5}), (2, {"loss": 1.0}), (3, {"loss": 1.5}), (4, {"loss": 2.0})]
+    assert curve.is_finished
