@@ -169,10 +169,6 @@ def test_feed_forward_agrees_with_equation_2(tiny_config):
     x = torch.randn(2, 4, 12)
     w_1, b_1, w_2, b_2 = module.parameters()
     assert_close(module(x), torch.clamp(x @ w_1.T + b_1, min=0) @ w_2.T + b_2)
-    tiny_config.activation_function = "gelu"
-    gelu_module = FeedForward(tiny_config)
-    gelu_module.load_state_dict(module.state_dict())
-    assert_close(gelu_module.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
 
 
 def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
@@ -196,18 +192,6 @@ def test_sinusoids_agree_with_the_formula_of_their_layout(position, layout):
     assert actual.dtype == torch.float32
     # 6e-8 is half a unit in the last place of 1.0 in float32. Large positions must be as exact as small ones.
     assert actual[0].tolist() == pytest.approx(expected, abs=6e-8, rel=0)
-
-
-@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("start", [0, 3, 5])
-def test_padding_does_not_advance_the_positions_of_tokens(tiny_config, kind, start):
-    tiny_config.position_embedding_type = kind
-    positions = PositionEncoding(tiny_config)
-    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
-    encoded = positions(6 - start, start=start, mask=mask, device=mask.device)
-    table = positions(6, mask=None, device=mask.device)[0]
-    expected = table[torch.tensor([[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 3, 3]])[:, start:]]
-    assert torch.equal(encoded, expected)
 
 
 @pytest.mark.parametrize(("length", "start"), [(6, 0), (1, 5), (2, 4)])
