@@ -2,6 +2,7 @@
 
 import ast
 from graphlib import TopologicalSorter
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
+PREFIX = "vaswani_transformer."
 # The layers of the package, from the lowest up. The folders and files of one layer do not import each other.
 LAYERS = [
     {"model", "devices"},
@@ -31,21 +33,14 @@ FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for pat
 
 def find_imports(module: str) -> set[str]:
     """Return the modules of the package that a module imports, by their names relative to the package."""
-    package = module.split(".")[:-1]
+    package = (PREFIX + module).rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        parts = node.module.split(".") if node.module else []
-        if node.level:
-            parts = package[: len(package) - node.level + 1] + parts
-        elif parts[0] == PACKAGE.name:
-            del parts[0]
-        else:
-            continue
-        names = [".".join([*parts, alias.name]) for alias in node.names]
-        found |= {name if name in FILES else ".".join(parts) for name in names}
-    return found - {""}
+        if isinstance(node, ast.ImportFrom):
+            origin = resolve_name("." * node.level + (node.module or ""), package)
+            names = [f"{origin}.{alias.name}" for alias in node.names]
+            found |= {name if name.removeprefix(PREFIX) in FILES else origin for name in names}
+    return {name.removeprefix(PREFIX) for name in found if name.startswith(PREFIX)}
 
 
 IMPORTS = {module: find_imports(module) for module in FILES}

@@ -18,12 +18,11 @@ def test_the_schedule_multiplies_the_lr_of_the_optimizer_by_inverse_sqrt_lr_at_e
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5)
     lrs = []
     schedule = inverse_sqrt_schedule(optimizer, d_model=512)
-    for _ in range(4001):
+    for _ in range(3):
         lrs.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    assert lrs[:2] == pytest.approx([2.5 * inverse_sqrt_lr(step, d_model=512) for step in (1, 2)])
-    assert max(lrs) == lrs[3999] == pytest.approx(2.5 * (512 * 4000) ** -0.5, rel=1e-9)
+    assert lrs == pytest.approx([2.5 * inverse_sqrt_lr(step, d_model=512) for step in (1, 2, 3)], rel=1e-9)
 
 
 def test_adam_has_the_settings_of_the_recipe():
