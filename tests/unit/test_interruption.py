@@ -40,17 +40,12 @@ def wait(connection):
     time.sleep(600)
 
 
-def start_worker():
-    """Return a new process that ignores its first SIGTERM."""
+def test_a_worker_leaves_the_process_group_of_its_parent_and_survives_only_the_first_sigterm():
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=wait, args=(theirs,), daemon=True)
     process.start()
     ours.recv()
-    return process
-
-
-def test_a_worker_survives_the_first_sigterm_but_not_a_later_one():
-    process = start_worker()
+    assert os.getpgid(process.pid) == process.pid != os.getpgrp()
     process.terminate()
     process.join(0.2)
     assert process.is_alive()
@@ -60,12 +55,6 @@ def test_a_worker_survives_the_first_sigterm_but_not_a_later_one():
         if process.exitcode is not None:
             break
     assert process.exitcode == -signal.SIGTERM
-
-
-def test_a_worker_leaves_the_process_group_of_its_parent():
-    process = start_worker()
-    assert os.getpgid(process.pid) == process.pid != os.getpgrp()
-    process.kill()
 
 
 @pytest.fixture(autouse=True)

@@ -114,19 +114,16 @@ def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path
         assert load_recipe(str(path)) == recipe
 
 
-def test_a_max_length_ratio_of_one_is_accepted():
-    assert load_recipe("base_en_de", ["max_length_ratio=1.0"]).max_length_ratio == 1
-
-
 def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
     changes = ["model.dropout=0.25", "subword_model=wordpiece", 'checkpoint_interval=[1, "epochs"]', "patience=null"]
-    recipe = load_recipe("multi30k_tiny", [*changes, "num_updates=9", "num_updates=8"])
+    recipe = load_recipe("multi30k_tiny", [*changes, "max_length_ratio=1.0", "num_updates=9", "num_updates=8"])
     assert recipe == replace(
         MULTI30K_TINY,
         model=MULTI30K_TINY.model | {"dropout": 0.25},
         subword_model="wordpiece",
         checkpoint_interval=(1, "epochs"),
         patience=None,
+        max_length_ratio=1.0,
         num_updates=8,
     )
     assert MULTI30K_TINY.model["dropout"] == 0.3

@@ -53,11 +53,11 @@ class TableSteps:
         self.prefixes = moved if staying is None else [moved[place] for place in staying.tolist()]
 
 
-def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
-    """Return the best translations, and the number of hypotheses at each step."""
-    limits = torch.tensor(LIMITS)
-    search = search_class(
-        torch.full((num_beams * len(LIMITS), 1), START),
+def start_search(limits, *, num_beams, num_best, alpha=0.6, search_class=BeamSearch):
+    """Return a search in which each sentence must end within its limit."""
+    limits = torch.tensor(limits)
+    return search_class(
+        torch.full((num_beams * len(limits), 1), START),
         num_beams=num_beams,
         num_kept=num_best,
         limits=limits,
@@ -67,6 +67,11 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
         eos_token_ids=[END],
         pad_token_id=PAD,
     )
+
+
+def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, may_evict=True, **options):
+    """Return the best translations, and the number of hypotheses at each step."""
+    search = start_search(LIMITS, num_beams=num_beams, num_best=num_best, **options)
     steps = TableSteps(table, num_beams)
     run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict)
     return search.best(num_best), steps.batch_sizes
@@ -85,13 +90,10 @@ def list_best(table, sentence: int, *, alpha: float) -> list[tuple[float, tuple[
 
 
 def test_a_beam_search_keeps_the_best_continuations():
-    limits = torch.full((20,), 5)
-    options = {"num_beams": 2, "num_kept": 2, "limits": limits, "must_end": torch.zeros(20, dtype=torch.bool)}
-    options |= {"early_stopping": "never", "eos_token_ids": [END], "pad_token_id": PAD}
     torch.manual_seed(0)
     log_probs = torch.randn(40, 50).log_softmax(-1)
     log_probs[:, END] = -torch.inf
-    search = BeamSearch(torch.full((40, 1), START), length_penalty=lambda length: length, **options)
+    search = start_search([5] * 20, num_beams=2, num_best=2)
     search.advance(log_probs, None)
     assert torch.equal(search.flat_tokens[:, 1].view(20, 2), log_probs[::2].topk(2).indices)
 

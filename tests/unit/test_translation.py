@@ -143,7 +143,8 @@ def test_line_numbers_and_scores_are_columns_before_the_text():
 
 def test_a_generation_config_of_the_caller_sets_beam_and_penalty(parts):
     config = copy.deepcopy(parts[0].generation_config)
-    config.update(num_beams=2, length_penalty=2.0, max_new_tokens=6)
+    settings = {"num_beams": 2, "length_penalty": 2.0, "max_new_tokens": 6}
+    config.update(**settings)
     for asked in (0, 3):
         with pytest.raises(ValueError, match=f"a beam of 2 gives 1 to 2 translations of a sentence, not {asked}"):
             Translator(*parts, num_hypotheses=asked, generation_config=config)
@@ -151,8 +152,7 @@ def test_a_generation_config_of_the_caller_sets_beam_and_penalty(parts):
     found = Translator(*parts, **options, generation_config=config)(SENTENCES)
     open_config = GenerationConfig(max_new_tokens=6)  # the model's config supplies the beam of four
     assert len(Translator(*parts, num_hypotheses=4, generation_config=open_config)(SENTENCES)[0]) == 4
-    expected = Translator(*parts, **options, num_beams=2, length_penalty=2.0, max_new_tokens=6)(SENTENCES)
-    assert found == expected
+    assert found == Translator(*parts, **options, **settings)(SENTENCES)
 
 
 def test_a_warning_counts_sentences_that_are_cut(parts, monkeypatch):
