@@ -89,9 +89,19 @@ def test_a_resized_vocabulary_stays_tied_or_untied_and_keeps_its_logits(build_ti
 @pytest.fixture(scope="module")
 def fresh(build_tiny_model):
     """Return a newly initialised model, large enough for statistics: its smallest matrix has 64 x 64 entries."""
-    sizes = {"vocab_size": 2000, "d_model": 64, "d_ff": 96, "num_heads": 4, "d_k": 16, "d_v": 24}
-    options = {"attention_bias": True, "output_bias": True, "position_embedding_type": "learned"}
-    return build_tiny_model(**sizes, encoder_layers=1, decoder_layers=2, **options)
+    return build_tiny_model(
+        vocab_size=2000,
+        d_model=64,
+        d_ff=96,
+        num_heads=4,
+        d_k=16,
+        d_v=24,
+        encoder_layers=1,
+        decoder_layers=2,
+        attention_bias=True,
+        output_bias=True,
+        position_embedding_type="learned",
+    )
 
 
 def test_projections_are_initialised_by_glorot_s_uniform_distribution(fresh):

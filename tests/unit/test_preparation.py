@@ -239,8 +239,8 @@ def test_the_command_can_keep_the_vocabulary_of_prepared_data_or_a_run(command, 
     for name in ("data", "run"):
         assert command("--keep_vocabulary", tmp_path / name, output="second") == 0
     assert capsys.readouterr().out.count("second is complete: nothing to do") == 1
-    tokenizers = [(tmp_path / folder / "tokenizer.json").read_bytes() for folder in ("data", "second")]
-    assert tokenizers[0] == tokenizers[1]
+    first, second = ((tmp_path / folder / "tokenizer.json").read_bytes() for folder in ("data", "second"))
+    assert first == second
     for name in ("absent", "run/checkpoints"):
         assert command("--keep_vocabulary", tmp_path / name, output="third") == 1
         assert f"there is no folder {tmp_path}/{name}, and the Hub gave no model" in capsys.readouterr().err
