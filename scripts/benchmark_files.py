@@ -24,20 +24,20 @@ from benchmark_common import Ratio, describe_machine, format_rows, report
 
 from vaswani_transformer import cli
 
-OURS = "{python} -m vaswani_transformer translate --model {model} --input {input} --output {output} --dtype {dtype}"
-TORCHRUN = "{python} -m torch.distributed.run --nproc_per_node 2"
-PEER = "{python} {script} {folder}/{kind} {input} {output}"
-# For each system: its command, and the number of threads of each of its processes.
+OURS = "-m vaswani_transformer translate --model {model} --input {input} --output {output} --dtype"
+TORCHRUN = "-m torch.distributed.run --nproc_per_node 2"
+CTRANSLATE2 = "{folder}/ctranslate2_files.py {input} {output}"
+# For each system: the arguments of Python, and the number of threads of each of its processes.
 SYSTEMS = {
-    "vaswani_transformer, float32": (OURS.replace("{dtype}", "float32"), 2),
-    "two processes, float32": (OURS.replace("{python}", TORCHRUN).replace("{dtype}", "float32"), 1),
-    "vaswani_transformer, bfloat16": (OURS.replace("{dtype}", "bfloat16"), 2),
-    "two processes, bfloat16": (OURS.replace("{python}", TORCHRUN).replace("{dtype}", "bfloat16"), 1),
-    "CTranslate2, float32": (PEER.replace("{kind}", "float32") + " 1", 2),
-    "two workers of CTranslate2, float32": (PEER.replace("{kind}", "float32") + " 2", 1),
-    "CTranslate2, int8": (PEER.replace("{kind}", "int8") + " 1", 2),
-    "two workers of CTranslate2, int8": (PEER.replace("{kind}", "int8") + " 2", 1),
-    "MarianMTModel, float32": (PEER.replace("{kind}", "marian"), 2),
+    "vaswani_transformer, float32": (f"{OURS} float32", 2),
+    "two processes, float32": (f"{TORCHRUN} {OURS} float32", 1),
+    "vaswani_transformer, bfloat16": (f"{OURS} bfloat16", 2),
+    "two processes, bfloat16": (f"{TORCHRUN} {OURS} bfloat16", 1),
+    "CTranslate2, float32": (f"{CTRANSLATE2} {{folder}}/float32 1", 2),
+    "two workers of CTranslate2, float32": (f"{CTRANSLATE2} {{folder}}/float32 2", 1),
+    "CTranslate2, int8": (f"{CTRANSLATE2} {{folder}}/int8 1", 2),
+    "two workers of CTranslate2, int8": (f"{CTRANSLATE2} {{folder}}/int8 2", 1),
+    "MarianMTModel, float32": ("{folder}/marian.py {input} {output} {folder}/marian", 2),
 }
 REFERENCE = "CTranslate2, float32"
 COLUMNS = {
@@ -54,7 +54,7 @@ import os, sys
 import ctranslate2
 from tokenizers import Tokenizer
 
-folder, source, output, workers = sys.argv[1:]
+source, output, folder, workers = sys.argv[1:]
 tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
 threads = int(os.environ["OMP_NUM_THREADS"])
 translator = ctranslate2.Translator(folder, inter_threads=int(workers), intra_threads=threads)
@@ -70,7 +70,7 @@ WITH_MARIAN = """
 import sys
 from transformers import AutoTokenizer, MarianMTModel
 
-folder, source, output = sys.argv[1:]
+source, output, folder = sys.argv[1:]
 tokenizer, model = AutoTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder)
 lines = open(source, encoding="utf-8").read().splitlines()
 order = sorted(range(len(lines)), key=lambda row: -len(lines[row]))
@@ -87,18 +87,17 @@ with open(output, "w", encoding="utf-8") as file:
 
 def measure(name: str, places: dict[str, Path]) -> float:
     """Return the seconds that one command takes."""
-    command, threads = SYSTEMS[name]
-    places |= {"script": places["folder"] / ("marian.py" if "Marian" in name else "ctranslate2_files.py")}
+    arguments, threads = SYSTEMS[name]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "ACCELERATE_USE_CPU": "true"}
-    words = [word.format(python=sys.executable, **places) for word in command.split()]
+    words = [word.format(**places) for word in arguments.split()]
     started = time.perf_counter()
-    subprocess.run(words, env=environment, capture_output=True, check=True)
+    subprocess.run([sys.executable, *words], env=environment, capture_output=True, check=True)
     return time.perf_counter() - started
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="model folder")
+    parser.add_argument("--model", required=True, help="model folder")
     parser.add_argument("--source", type=Path, required=True, help="text to translate, one sentence per line")
     parser.add_argument("--target", type=Path, required=True, help="translations of --source, for BLEU")
     parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(SYSTEMS), help="default: all")
@@ -110,13 +109,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     bleu = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        export = ["export", "--format", "ctranslate2", "--model", str(args.model)]
         for kind in ("float32", "int8"):
-            cli.main([*export, "--output", str(folder / kind), "--quantization", kind])
-        cli.main(["convert", "--to", "marian", "--model", str(args.model), "--output", str(folder / "marian")])
+            options = ["--model", args.model, "--output", f"{folder}/{kind}", "--quantization", kind]
+            cli.main(["export", "--format", "ctranslate2", *options])
+        cli.main(["convert", "--to", "marian", "--model", args.model, "--output", f"{folder}/marian"])
         (folder / "ctranslate2_files.py").write_text(WITH_CTRANSLATE2)
         (folder / "marian.py").write_text(WITH_MARIAN)
-        (folder / "one").write_text(args.source.read_text(encoding="utf-8").split("\n")[0] + "\n", encoding="utf-8")
+        (folder / "one").write_text(args.source.read_text(encoding="utf-8").partition("\n")[0], encoding="utf-8")
         places = {"model": args.model, "folder": folder, "output": folder / "out"}
         for _ in range(args.repeats):
             for system, seconds in times.items():

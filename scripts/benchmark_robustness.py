@@ -10,6 +10,7 @@ replacement character.
 import argparse
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import sacrebleu
@@ -21,40 +22,46 @@ FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 CURLY = str.maketrans({"'": "\u2019", '"': "\u201d"})
 
 
-def swap_letters(word: str, draw: random.Random) -> str:
-    if len(word) < 3 or draw.random() >= 0.15:
+def swap_letters(match: re.Match) -> str:
+    word = match[0]
+    if len(word) < 3 or random.random() >= 0.15:
         return word
-    at = draw.randrange(len(word) - 1)
+    at = random.randrange(len(word) - 1)
     return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
 
-# The kinds of disturbance, each with a function of a sentence and a random generator. Model cards quote the names.
+# The kinds of disturbance, each with a function of a sentence. Model cards quote the names.
 # `main` translates or scores differently if "three", "the reference", "scored", "split" or "emoji" is in a name.
 CHANGES = {
-    "clean": lambda text, draw: text,
-    "four spaces in front": lambda text, draw: "    " + text,
-    "a tab in front": lambda text, draw: "\t" + text,
-    "a byte order mark in front": lambda text, draw: "\ufeff" + text,
-    "a quotation mark before the sentence and the reference": lambda text, draw: '"' + text,
-    "a bullet before the sentence and the reference": lambda text, draw: "- " + text,
-    "a number before the sentence and the reference": lambda text, draw: "3. " + text,
-    "a carriage return at the end": lambda text, draw: text + "\r",
-    "double spaces": lambda text, draw: text.replace(" ", "  "),
-    "a no-break space": lambda text, draw: text.replace(" ", "\u00a0", 1),
-    "a zero-width space": lambda text, draw: text.replace(" ", "\u200b ", 1),
-    "a soft hyphen in the first long word": lambda text, draw: re.sub(r"(\w\w)(\w{3})", "\\1\u00ad\\2", text, count=1),
-    "curly quotes": lambda text, draw: re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text).translate(CURLY),
-    "full-width punctuation": lambda text, draw: re.sub("[.,!?]", lambda mark: mark[0].translate(FULL_WIDTH), text),
-    "all characters full-width": lambda text, draw: text.translate(FULL_WIDTH),
-    "capitals, scored in lower case": lambda text, draw: text.upper(),
-    "title case, scored in lower case": lambda text, draw: re.sub(r"\S+", lambda word: word[0].capitalize(), text),
-    "lower case": lambda text, draw: text.lower(),
-    "no final period": lambda text, draw: text.removesuffix("."),
-    "no final period, nor in the reference": lambda text, draw: text.removesuffix("."),
-    "swapped letters in 15 % of the words": lambda text, draw: re.sub(r"\w+", lambda w: swap_letters(w[0], draw), text),
-    "an emoji after the sentence and the reference": lambda text, draw: f"{text} {draw.choice(EMOJI)}",
-    **dict.fromkeys(("three sentences in a line", "three in a line, split_sentences"), lambda text, draw: text),
+    "clean": lambda text: text,
+    "four spaces in front": lambda text: f"    {text}",
+    "a tab in front": lambda text: f"\t{text}",
+    "a byte order mark in front": lambda text: f"\ufeff{text}",
+    "a quotation mark before the sentence and the reference": lambda text: f'"{text}',
+    "a bullet before the sentence and the reference": lambda text: f"- {text}",
+    "a number before the sentence and the reference": lambda text: f"3. {text}",
+    "a carriage return at the end": lambda text: f"{text}\r",
+    "double spaces": lambda text: text.replace(" ", "  "),
+    "a no-break space": lambda text: text.replace(" ", "\u00a0", 1),
+    "a zero-width space": lambda text: text.replace(" ", "\u200b ", 1),
+    "a soft hyphen in the first long word": lambda text: re.sub(r"(\w\w)(\w{3})", "\\1\u00ad\\2", text, count=1),
+    "curly quotes": lambda text: re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text).translate(CURLY),
+    "full-width punctuation": lambda text: re.sub("[.,!?]", lambda mark: mark[0].translate(FULL_WIDTH), text),
+    "all characters full-width": lambda text: text.translate(FULL_WIDTH),
+    "capitals, scored in lower case": str.upper,
+    "title case, scored in lower case": lambda text: re.sub(r"\S+", lambda word: word[0].capitalize(), text),
+    "lower case": str.lower,
+    "no final period": lambda text: text.removesuffix("."),
+    "no final period, nor in the reference": lambda text: text.removesuffix("."),
+    "swapped letters in 15 % of the words": lambda text: re.sub(r"\w+", swap_letters, text),
+    "an emoji after the sentence and the reference": lambda text: f"{text} {random.choice(EMOJI)}",
+    **dict.fromkeys(("three sentences in a line", "three in a line, split_sentences"), lambda text: text),
 }
+
+
+def disturb(change: Callable[[str], str], text: str, seed: int) -> str:
+    random.seed(seed)
+    return change(text)
 
 
 def main() -> None:
@@ -72,9 +79,8 @@ def main() -> None:
         size = 3 if name.startswith("three") else 1
         rows = [map(" ".join, zip(*pairs[at : at + size], strict=True)) for at in range(0, len(pairs), size)]
         sources, references = zip(*rows, strict=True)
-        seeds = range(args.seed, args.seed + len(rows))
         changed_sources, changed_references = (
-            list(map(change, side, map(random.Random, seeds))) for side in (sources, references)
+            [disturb(change, text, seed) for seed, text in enumerate(side, args.seed)] for side in (sources, references)
         )
         found = [output["translation_text"] for output in translate(changed_sources, split_sentences="split" in name)]
         references = changed_references if "the reference" in name else references
