@@ -21,33 +21,31 @@ import torch
 from tabulate import tabulate
 from torch import nn
 from transformers import MarianMTModel
-from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.conversion.marian import build_marian_config
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.training.recipes import MULTI30K_TINY
+from vaswani_transformer.training.recipes import BASE, GENERAL_EN_DE_SMALL, MULTI30K_TINY
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-IGNORE_INDEX = -100  # the label of padding
 
-# The sizes of --size and --sizes, as fields of VaswaniConfig. The defaults of VaswaniConfig are base.
-SMALL = {"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "vocab_size": 10_000}
-SIZES: dict[str, dict] = {
-    "tiny": MULTI30K_TINY.model | {"vocab_size": MULTI30K_TINY.vocab_size},
-    "small": SMALL,
-    "base": {},
-}
+# The sizes of --size and --sizes, as recipes whose models have these sizes.
+SIZES = {"tiny": MULTI30K_TINY, "small": GENERAL_EN_DE_SMALL, "base": BASE}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how time is measured and where the result goes."""
+def start_parser(text: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that say how time is measured and where the result goes.
+
+    Its help begins with `text`.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="how often to measure; default: %(default)s")
     parser.add_argument("--threads", type=int, help="threads of PyTorch; default: PyTorch's choice")
     text = "cpu counts processor time: use it with --threads 1, on a machine that has other work; default: %(default)s"
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help=text)
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
+    return parser
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +72,8 @@ def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
     If `vocab_size` is given, the vocabulary has this number of entries, even if the text fills fewer of them. Unused
     entries cost time too.
     """
-    return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
+    recipe = SIZES[size]
+    return VaswaniConfig(**recipe.model, vocab_size=vocab_size or recipe.vocab_size)
 
 
 def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[tuple[str, str]]:
@@ -112,17 +111,12 @@ class MarianWithLoss(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss in nats per token of `labels` (B, T) given `input_ids` (B, S)."""
-        config = self.config
-        start = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        start = self.model.prepare_decoder_input_ids_from_labels(labels)
         logits = self.model(
             input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=start, use_cache=False
         ).logits
-        return nn.functional.cross_entropy(
-            logits.flatten(0, 1),
-            labels.flatten(),
-            ignore_index=IGNORE_INDEX,
-            label_smoothing=config.label_smoothing,
-        )
+        smoothing = self.config.label_smoothing
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
 
 
 def num_trained(model: nn.Module) -> int:
@@ -188,16 +182,15 @@ def open_child() -> Iterator[Callable]:
 
 def peak_growth(work: Callable[[], None]) -> float:
     """Return the MiB by which the resident memory of this process grows at the peak of `work()`."""
-    status = Path("/proc/self/status")
-    clear = Path("/proc/self/clear_refs")
-    clear.write_text("5")  # 5 resets the peak, VmHWM, to the present value
-    before = _kibibytes(status, "VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # 5 resets the peak to the present value
+    before = _read_peak()
     work()
-    return (_kibibytes(status, "VmHWM") - before) / 2**10
+    return (_read_peak() - before) / 2**10
 
 
-def _kibibytes(status: Path, name: str) -> int:
-    return int(re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)[1])
+def _read_peak() -> int:
+    """Return the peak of the resident memory of this process in KiB."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 
 
 # The report

@@ -39,7 +39,6 @@ from benchmark_common import (
     SIZES,
     Ratio,
     add_model_options,
-    add_options,
     build_config,
     build_marian,
     describe_machine,
@@ -51,6 +50,7 @@ from benchmark_common import (
     peak_growth,
     read_pairs,
     report,
+    start_parser,
 )
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -72,7 +72,7 @@ ENGINES = {OURS: "float32", f"{OURS}, raw generate()": None}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = start_parser(__doc__)
     parser.add_argument(
         "--sizes",
         nargs="+",
@@ -82,7 +82,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, help="run folder or model folder of a trained model to measure")
     add_model_options(parser)
-    add_options(parser)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to translate; default: %(default)s")
     parser.add_argument(
         "--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help="sentences in a batch; default: 1 16 64"
@@ -282,7 +281,7 @@ def format_speeds(rows: Sequence[dict]) -> str:
     return format_rows(rows, columns)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     args = parse_arguments(build_parser(), argv, **QUICK)
     args.threads = torch.get_num_threads()
     # The vocabulary is learnt from all lines of --source, or from 1,000 pairs of the phrasebook.
@@ -314,8 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"sentences/s divided by the sentences/s of SYSTEM, median (min to max)",
     }
     report(f"Decoding, {', '.join(models)}", description, format_speeds(rows), rows, args.output)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -15,18 +15,18 @@ lengths).
 
 import math
 import statistics
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 
 import torch
 from benchmark_common import (
-    add_options,
     describe_machine,
     format_table,
     measure_in_child,
     parse_arguments,
     peak_growth,
     report,
+    start_parser,
     time_interleaved,
 )
 from torch import nn
@@ -126,15 +126,14 @@ def format_result(rows: Sequence[dict], lengths: Sequence[int]) -> str:
     return "\n\n".join(tables)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = start_parser(__doc__)
     lengths = [512, 1024, 2048, 4096, 8192]
     parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help="n, ascending; default: 512 to 8192")
     parser.add_argument("--width", type=int, default=64, help="d; default: %(default)s")
     parser.add_argument("--heads", type=int, default=1, help="h; default: %(default)s")
     parser.add_argument("--window", type=int, default=64, help="r; default: %(default)s")
     parser.add_argument("--kernel_size", type=int, default=3, help="k; default: %(default)s")
-    add_options(parser)
     args = parse_arguments(parser, argv, lengths=[512, 1024], repeats=2)
     seconds = measure_seconds(args.lengths, args, repeats=args.repeats, clock=args.clock)
     rows = []
@@ -147,8 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "time": f"{args.clock}, median of {args.repeats} turns",
     }
     report("Table 1, growth with the length", description, format_result(rows, args.lengths), rows, args.output)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

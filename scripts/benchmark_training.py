@@ -18,14 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from benchmark_common import (
-    IGNORE_INDEX,
     MARIAN,
     OURS,
     SIZES,
     MarianWithLoss,
     Ratio,
     add_model_options,
-    add_options,
     build_config,
     describe_machine,
     describe_model,
@@ -36,6 +34,7 @@ from benchmark_common import (
     peak_growth,
     read_pairs,
     report,
+    start_parser,
     time_interleaved,
 )
 from torch import nn
@@ -58,10 +57,9 @@ COLUMNS = {
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = start_parser(__doc__)
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="size of the models; default: %(default)s")
     add_model_options(parser)
-    add_options(parser)
     parser.add_argument("--target", type=Path, help="translations of --source, one per line")
     parser.add_argument("--pairs", type=int, default=5_000, help="sentence pairs to read; default: %(default)s")
     parser.add_argument(
@@ -142,7 +140,7 @@ def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespac
     seconds = time_interleaved(steps, batches, repeats=args.repeats, clock=args.clock)
     args.threads = torch.get_num_threads()
     memories = {name: measure_in_child(measure_memory, name, config, batches, args) for name in models}
-    num_targets = sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
+    num_targets = sum(int((batch["labels"] >= 0).sum()) for batch in batches)
     return [
         {
             "system": name,
@@ -157,7 +155,7 @@ def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespac
     ]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     args = parse_arguments(build_parser(), argv, **QUICK)
     if (args.source is None) != (args.target is None):
         raise SystemExit("Only one of --source and --target was given: give both, or neither for the phrasebook.")
@@ -174,8 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     title = f"Training, {args.size}, {args.dtype}"
     report(title, describe_machine() | about, format_rows(rows, COLUMNS), rows, args.output)
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

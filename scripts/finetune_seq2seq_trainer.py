@@ -97,7 +97,7 @@ def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedT
     print(f"{when} fine-tuning: BLEU {score.score:.2f}  {bleu.get_signature()}", flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     args, training_args = build_parser().parse_args_into_dataclasses(argv)
     set_seed(training_args.seed)
     tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=False)
@@ -121,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer.save_model()
     print_bleu(trainer, test, tokenizer, when="after")
     destroy_group_at_exit()
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -15,13 +15,14 @@ from shortcuts import vaswani
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import copy_weights
+from vaswani_transformer.training.recipes import Recipe
 
-TINY = {"vocab_size": 300, "d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
+TINY = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
 
 
 @pytest.fixture(autouse=True)
 def tiny_size(monkeypatch):
-    monkeypatch.setitem(benchmark_common.SIZES, "tiny", TINY)
+    monkeypatch.setitem(benchmark_common.SIZES, "tiny", Recipe(model=TINY, vocab_size=300))
 
 
 def read_rows(path):
@@ -30,7 +31,8 @@ def read_rows(path):
 
 def test_marian_with_copied_weights_has_our_loss_and_gradients():
     torch.manual_seed(0)
-    model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY, dropout=0.0, position_layout="concatenated")).train()
+    config = VaswaniConfig(**TINY, vocab_size=300, dropout=0.0, position_layout="concatenated")
+    model = VaswaniForConditionalGeneration(config).train()
     marian = benchmark_common.MarianWithLoss(model.config).train()
     copy_weights(model, marian.model)
     labels = torch.randint(3, 300, (2, 6))
@@ -56,7 +58,7 @@ def test_peak_growth_counts_memory_that_is_freed_before_the_end():
 
 def test_the_training_benchmark_runs(tmp_path, capsys):
     arguments = ["--size", "tiny", "--pairs", "60", "--tokens_per_batch", "128", "--updates", "2", "--repeats", "2"]
-    assert benchmark_training.main([*arguments, "--threads", "1", "--output", f"{tmp_path}/result.json"]) == 0
+    benchmark_training.main([*arguments, "--threads", "1", "--output", f"{tmp_path}/result.json"])
     ours, theirs = read_rows(tmp_path / "result.json")
     assert (ours["system"], theirs["system"]) == (benchmark_common.OURS, benchmark_common.MARIAN)
     assert ours["parameters"] < theirs["parameters"]
@@ -77,7 +79,7 @@ def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alik
     monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)
     arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
     arguments += ["--forced_length", "5", "--threads", "1"]
-    assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0
+    benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"])
     rows = {row["system"]: row for row in read_rows(tmp_path / "result.json")}
     assert list(rows) == [*benchmark_decoding.ENGINES, *benchmark_decoding.PEERS]
     unquantised = [name for name in rows if "int8" not in name]

@@ -283,7 +283,7 @@ def test_the_example_of_fine_tuning_improves_the_bleu_of_a_model(tokenizer, tmp_
     texts = [argument for name in ("train", "dev", "test") for argument in (f"--{name}", str(tmp_path / name))]
     folders = ["--model", str(tmp_path / "model"), "--output_dir", str(tmp_path / "finetuned")]
     settings = "--use_cpu --num_train_epochs 8 --learning_rate 0.02 --tokens_per_batch 150 --logging_strategy no"
-    assert finetune_seq2seq_trainer.main([*folders, *texts, *settings.split()]) == 0
+    finetune_seq2seq_trainer.main([*folders, *texts, *settings.split()])
     lines = re.findall(r"(before|after) fine-tuning: BLEU ([0-9.]+)  nrefs:1\|case:mixed\S+", capsys.readouterr().out)
     assert [when for when, _ in lines] == ["before", "after"]
     assert float(lines[0][1]) + 20 < float(lines[1][1])
