@@ -75,11 +75,8 @@ def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedToken
 
     The columns `source` and `target` hold the sentences, `input_ids` and `labels` their token ids.
     """
-    pairs = list(
-        read_parallel_files(Path(f"{prefix}.{args.source_language}"), Path(f"{prefix}.{args.target_language}"))
-    )
-    columns = {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
-    return Dataset.from_dict(columns).map(
+    pairs = read_parallel_files(Path(f"{prefix}.{args.source_language}"), Path(f"{prefix}.{args.target_language}"))
+    return Dataset.from_list([{"source": source, "target": target} for source, target in pairs]).map(
         lambda rows: tokenizer(rows["source"], text_target=rows["target"], max_length=args.max_length, truncation=True),
         batched=True,
     )

@@ -61,10 +61,13 @@ def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespa
     """Return a row of the result. If the training fails, the row has a field `error` with the end of its stderr."""
     row = {"size": size, "mode": mode, "processes": num_processes}
     with tempfile.TemporaryDirectory() as run:
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
-        command = [sys.executable, *launch, __file__, "train", "--data", args.data, "--recipe", f"{size}_en_de"]
-        command += ["--output", run, "--set", MODES[mode], "--mixed_precision", "bf16"]
-        command += ["--num_updates", str(2 * args.updates), "--log_interval", str(args.updates), *further]
+        launch = f"-m torch.distributed.run --standalone --nproc_per_node {num_processes}"
+        options = (
+            f"--recipe {size}_en_de --set {MODES[mode]} --mixed_precision bf16 --num_updates {2 * args.updates} "
+            f"--log_interval {args.updates}"
+        )
+        command = [sys.executable, *launch.split(), __file__, "train", "--data", args.data, "--output", run]
+        command += [*options.split(), *further]
         environment = os.environ | {"ACCELERATE_USE_CPU": str(args.device == "cpu").lower()}
         done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
         if done.returncode:
