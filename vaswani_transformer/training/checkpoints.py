@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from safetensors.torch import load_file
+from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..files import blaming, digest_files, find_damage, sync, write_json
@@ -45,14 +46,9 @@ class Checkpoints:
     accelerator: Accelerator
     model: PreTrainedModel  # without Accelerate's wrapper
     tokenizer: PreTrainedTokenizerFast
-    progress: Progress  # also saved; its number of updates is in the name of the checkpoint
-    stateful: dict[str, Any]  # other parts to save, by their names in the file; each can return and load a state dict
+    progress: Progress  # one of the parts to save; its number of updates is in the name of the checkpoint
+    stateful: dict[str, Any]  # the parts to save, by their names in the file; each can return and load a state dict
     keep: int  # the number of checkpoints that the final model averages
-
-    def __post_init__(self) -> None:
-        self.stateful = {"progress": self.progress, **self.stateful}
-        if self.accelerator.scaler is not None:
-            self.stateful["scaler"] = self.accelerator.scaler
 
     def save(self, *, is_scheduled: bool) -> None:
         """Write a checkpoint of the present state, then delete the checkpoints that are no longer needed.
@@ -65,7 +61,8 @@ class Checkpoints:
             OSError: if the checkpoint cannot be written. Other types of errors become an OSError.
         """
         state = {name: part.state_dict() for name, part in self.stateful.items()}
-        state["random_states"] = gather_object([_get_random_states(self.accelerator.device)])
+        generators = _find_generators(self.accelerator.device)
+        state["random_states"] = gather_object([{name: each.get_rng_state() for name, each in generators.items()}])
         if not self.accelerator.is_main_process:
             return
         partial = self.folder / f"{PARTIAL_PREFIX}{checkpoint_name(self.progress.update, is_scheduled=is_scheduled)}"
@@ -100,7 +97,8 @@ class Checkpoints:
         states = state["random_states"]
         process_index = self.accelerator.process_index
         if len(states) == self.accelerator.num_processes:
-            _set_random_states(self.accelerator.device, states[process_index])
+            for name, generator in _find_generators(self.accelerator.device).items():
+                generator.set_rng_state(states[process_index][name])
         else:
             warn(
                 f"WARNING: {checkpoint} was written by {len(states)} processes, and this run has "
@@ -110,23 +108,12 @@ class Checkpoints:
 
     def load_weights(self, folder: Path) -> None:
         """Load the weights of the checkpoint or model in `folder`."""
-        mismatch = self.model.load_state_dict(load_file(folder / WEIGHTS), strict=False)
-        # Keys may be missing, because a tied weight is stored under only one of its names.
-        assert not mismatch.unexpected_keys
+        load_model(self.model, folder / WEIGHTS)
 
 
-def _get_random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the states of the random generators from which dropout draws in this process."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type != "cpu":
-        states["device"] = torch.get_device_module(device).get_rng_state()
-    return states
-
-
-def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(states["device"])
+def _find_generators(device: torch.device) -> dict[str, ModuleType]:
+    """Return the modules with the random generators from which dropout draws, by the names of their states."""
+    return {"cpu": torch} if device.type == "cpu" else {"cpu": torch, "device": torch.get_device_module(device)}
 
 
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
@@ -139,7 +126,10 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
     """
     damaged: list[Path] = []
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
-        fault = _find_fault(path)
+        try:
+            fault = find_damage(path, read_digests(path))
+        except (FileNotFoundError, ValueError) as error:
+            fault = str(error)
         if not fault:
             for newer in damaged:
                 set_aside(newer)
@@ -149,14 +139,6 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
     if damaged:
         raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy an intact one back.")
     return None
-
-
-def _find_fault(checkpoint: Path) -> str:
-    """Return a sentence about a missing or damaged file of `checkpoint`, or "" if training can continue from it."""
-    try:
-        return find_damage(checkpoint, read_digests(checkpoint))
-    except (FileNotFoundError, ValueError) as error:
-        return str(error)
 
 
 def finish_checkpoint(partial: Path) -> Path:

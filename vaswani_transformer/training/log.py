@@ -21,11 +21,10 @@ class Log:
     def __init__(self, folder: Path, accelerator: Accelerator):
         self.path = folder / LOG_FILE
         self.accelerator = accelerator
-        self.is_main_process = accelerator.is_main_process
 
     def open(self, *, update: int) -> None:
         """Continue the log of a run that has done `update` updates. Lines about later updates are removed."""
-        if not self.is_main_process:
+        if not self.accelerator.is_main_process:
             return
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
         lines = [line for line in lines if _is_up_to(line, update)]
@@ -56,7 +55,7 @@ class Log:
             line: name -> number. One of the names is `update`.
             facts: name -> value. They are printed after the numbers, but not written to the disk.
         """
-        if self.is_main_process:
+        if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
@@ -67,9 +66,8 @@ class Log:
 
     def print(self, text: str) -> None:
         """Print a line on standard error, above the progress bar if there is one."""
-        if self.is_main_process:
-            with tqdm.external_write_mode(file=sys.stderr):
-                print(text, file=sys.stderr, flush=True)
+        if self.accelerator.is_main_process:
+            tqdm.write(text, file=sys.stderr)
 
 
 def read_log(folder: Path) -> list[dict]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -127,6 +126,9 @@ def build_run(
     progress = Progress()
     tally = Tally(accelerator)
     wrapped, accelerated = accelerator.prepare(model, optimizer)
+    stateful = {"progress": progress, "optimizer": optimizer, "schedule": schedule, "tally": tally}
+    if accelerator.scaler is not None:
+        stateful["scaler"] = accelerator.scaler
     description = {
         "recipe": recipe.to_dict(),
         "seed": seed,
@@ -160,7 +162,7 @@ def build_run(
             model=model,
             tokenizer=tokenizer,
             progress=progress,
-            stateful={"optimizer": optimizer, "schedule": schedule, "tally": tally},
+            stateful=stateful,
             keep=recipe.num_averaged_checkpoints,
         ),
     )
@@ -229,9 +231,6 @@ def _build_model(
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
-    with TemporaryDirectory() as folder:  # Settings that cannot be saved raise an error here, not after hours.
-        for part in (model.config, model.generation_config, tokenizer):
-            part.save_pretrained(folder)
     if recipe.model.get("attention_window") is not None:
         model.set_attn_implementation(WINDOW)
     if accelerator.device.type == "cpu":
