@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,12 +21,14 @@ from .run_folder import open_run
 from .setup import RunParts
 
 SKIPPED_IN_A_ROW = 10  # A run ends after this number of updates in a row without a finite gradient.
-# The number of updates between two checks whether the run must stop. At a check, all processes wait for each other, and
-# each host waits for its device. Between two checks, the host may run ahead of a GPU.
-UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
-# The number of worker processes that prepare batches. On a CPU, a worker would compete with the training for a core. On
-# a GPU, one worker is enough. With MPS, workers are not forked, so a worker would get a copy of the corpus.
-LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
+# The number of updates between two checks whether the run must stop, except on a CPU, where each update has a check. At
+# a check, all processes wait for each other, and each host waits for its device. Between two checks, the host may run
+# ahead of a GPU.
+UPDATES_PER_CHECK = 10
+# The number of worker processes that prepare batches, if it is not 1. On a CPU, a worker would compete with the
+# training for a core. On a GPU, one worker is enough. With MPS, workers are not forked, so a worker would get a copy of
+# the corpus.
+LOADER_WORKERS = {"cpu": 0, "mps": 0}
 
 
 def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] = lambda model: None) -> Path:
@@ -84,14 +85,16 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
 def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     """Run updates until the number of the recipe is reached, its patience is used up, or a stop is requested."""
     recipe, progress, tally = parts.recipe, parts.progress, parts.tally
-    interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
+    interval = 1 if parts.accelerator.device.type == "cpu" else UPDATES_PER_CHECK
     # A resumed run goes on counting from `progress.seconds`, so its start is set back by that time.
     started = time.perf_counter() - progress.seconds
     parts.model.train()
-    # tqdm reads None as "show the bar if standard error is a terminal".
-    is_hidden = None if parts.accelerator.is_main_process else True
     with tqdm(
-        initial=progress.update, total=recipe.num_updates, unit=" updates", leave=False, disable=is_hidden
+        initial=progress.update,
+        total=recipe.num_updates,
+        unit=" updates",
+        leave=False,
+        disable=None if parts.accelerator.is_main_process else True,  # None: show the bar in a terminal
     ) as bar:
         # No variable holds the iterator. Otherwise the traceback of an error would keep it and its workers alive.
         for update in read_updates(parts):
@@ -175,7 +178,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         accumulation_steps=parts.accumulation_steps,
     )
     device = accelerator.device.type
-    num_workers = LOADER_WORKERS[device]
+    num_workers = LOADER_WORKERS.get(device, 1)
     loader = DataLoader(
         stream,
         batch_size=None,

@@ -319,12 +319,8 @@ def build_recipe(values: dict) -> Recipe:
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     for name in fields.keys() - known:
         stem = name.rpartition(".")[2].rstrip("s")
-        choices = (
-            [field for field in sorted(known) if stem in field]
-            or get_close_matches(name, known, cutoff=0.75)
-            or sorted(known)
-        )
-        raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(choices)}.")
+        choices = [field for field in known if stem in field] or get_close_matches(name, known, cutoff=0.75) or known
+        raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(sorted(choices))}.")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in model_fields}
     try:
         VaswaniConfig(**model)  # checks the types and values of the fields

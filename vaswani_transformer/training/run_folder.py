@@ -26,11 +26,8 @@ from ..runs import (
 from .checkpoints import choose_checkpoint
 from .recipes import OF_DATA, model_defaults
 
-PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
 # The entries of recipe.json that identify a run. The other entries are information.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
-# Fields of the recipe that may change, because they decide only when a run ends.
-ENDS = ("num_updates", "patience")
 
 
 @contextlib.contextmanager
@@ -90,8 +87,9 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     if (folder / "config.json").exists():
         raise ValueError(f"{folder} is the folder of a model: name the folder of a run, or a new folder.")
     given = description["recipe"]
-    # The fields in `OF_DATA` are not compared, because the fingerprint of the data covers them.
-    free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}
+    # These fields are not compared. The first two decide only when a run ends. The fingerprint of the data covers the
+    # fields in `OF_DATA`.
+    free = {name: given[name] for name in ("num_updates", "patience", *OF_DATA) if name in given}
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
@@ -116,4 +114,5 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
 
 def describe_versions() -> dict[str, str]:
     """Return the versions of Python and of the packages on which training depends."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+    packages = ("torch", "transformers", "accelerate", "tokenizers")
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}

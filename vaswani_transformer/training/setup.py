@@ -225,8 +225,8 @@ def _build_model(
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.bos_token_id,
+        custom_pipelines=custom_pipelines(task),
     )
-    config.custom_pipelines = custom_pipelines(task)
     torch.manual_seed(seed)  # All processes draw the same weights.
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
@@ -252,8 +252,9 @@ def _take_weights(model: VaswaniForConditionalGeneration, name: str, tokenizer: 
     if changes := list(find_changes(given, wanted)):
         raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. Change the recipe.")
     if trained_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
-        data = tokenizer.name_or_path
-        raise ValueError(f"{name} has another vocabulary than {data}: prepare with --keep_vocabulary {name}.")
+        raise ValueError(
+            f"{name} has another vocabulary than {tokenizer.name_or_path}: prepare with --keep_vocabulary {name}."
+        )
     if heads := getattr(trained.generation_config, "alignment_heads", None):
         model.generation_config.alignment_heads = heads
     model.load_state_dict(trained.state_dict())
