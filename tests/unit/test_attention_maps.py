@@ -196,7 +196,7 @@ def test_a_line_has_the_colour_of_its_head_and_the_opacity_of_its_weight():
 
 def test_a_single_query_can_be_drawn():
     words = ["a", "b"], ["x", "y"], random_rows(2, 2, 2)
-    figure, titled = (draw_attention(*words, query_word=1, title=title) for title in (None, "t"))
+    figure, titled = (draw_attention(*words, query_word=1, title=title) for title in ("", "t"))
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
     # Each of 2 heads has a patch for each of 2 keys. One patch marks the query word, and the legend has 2.
     assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2

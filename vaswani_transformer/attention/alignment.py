@@ -53,8 +53,11 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
         attention = attend_words(model, tokenizer, islice(sample, PAIRS_TO_FIND_HEADS))
         num_links = sum((link_words(weights).sum(axis=(-2, -1)) for weights in attention), start=np.zeros((1, 1)))
         heads = [_find_greatest(num_links)]
-        advice = f'To keep this head, add "alignment_heads": {heads} to generation_config.json.'
-        warnings.warn(f"generation_config has no alignment_heads; using {heads} (most links). {advice}", stacklevel=2)
+        warnings.warn(
+            f"generation_config has no alignment_heads; using {heads} (most links). To keep this head, add "
+            f'"alignment_heads": {heads} to generation_config.json.',
+            stacklevel=2,
+        )
     for weights in attend_words(model, tokenizer, pairs):
         mean = np.mean([weights[layer, head] for layer, head in heads], axis=0)
         yield {(source, target) for target, source in np.argwhere(link_words(mean)).tolist()}
@@ -63,8 +66,7 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 def find_alignment_head(model: PreTrainedModel, maps: AttentionMaps) -> tuple[int, int]:
     """Return a layer and a head: the first of the model's `alignment_heads`, or else the head with the most links."""
     heads = getattr(model.generation_config, "alignment_heads", None)
-    layer, head = heads[0] if heads else _find_greatest(link_words(maps.by_words().alignment).sum(axis=(-2, -1)))
-    return layer, head
+    return tuple(heads[0] if heads else _find_greatest(link_words(maps.by_words().alignment).sum(axis=(-2, -1))))
 
 
 def _find_greatest(num_links: np.ndarray) -> list[int]:
@@ -92,8 +94,7 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
     """
     pairs = iter(pairs)
     num_cut = 0
-    start = model.config.decoder_start_token_id
-    end = tokenizer.eos_token_id
+    start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     while batch := list(islice(pairs, PAIRS_PER_BATCH)):
         encoded = [(_encode(tokenizer, pair[0], "text"), _encode(tokenizer, pair[1], "text_target")) for pair in batch]
         num_cut += sum(any(is_cut for *_, is_cut in sides) for sides in encoded)
@@ -109,9 +110,8 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
             ).cross_attentions
         for row, ((source, source_membership, _), (target, target_membership, _)) in enumerate(encoded):
             # Position 0 of the decoder reads the start token.
-            unpadded = (slice(1, len(target) + 1), slice(len(source)))
-            weights = torch.stack([layer[row, :, *unpadded] for layer in attentions]).float().cpu().numpy()
-            yield target_membership.T @ weights @ source_membership
+            weights = torch.stack([layer[row, :, 1 : len(target) + 1, : len(source)] for layer in attentions])
+            yield target_membership.T @ weights.float().cpu().numpy() @ source_membership
     if num_cut:
         warnings.warn(f"number of pairs cut to {MOST_TOKENS} tokens per side: {num_cut}. Split them.", stacklevel=2)
 

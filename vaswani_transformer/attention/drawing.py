@@ -44,7 +44,7 @@ def draw_attention(
     *,
     heads: Sequence[int] | None = None,
     query_word: int | None = None,
-    title: str | None = None,
+    title: str = "",
 ) -> Figure:
     """Draw one layer as the paper does: queries above, keys below, a colour for each head, the weight as opacity.
 
@@ -60,7 +60,7 @@ def draw_attention(
     Returns:
         a figure without a window. Show it in a notebook, or pass it to `save_figure`.
     """
-    heads = range(len(weights)) if heads is None else heads
+    heads = heads or range(len(weights))
     colours = head_colours(len(weights))
     top_height, bottom_height = (max(map(_width, words)) for words in (queries, keys))
     # From the lower edge up: the line `_ROLES`, the legend, keys, cells of one query, lines, queries, the title.
@@ -69,11 +69,11 @@ def draw_attention(
     y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
     y_high = y_low + _LINES_HEIGHT
     y_queries = y_high + _GAP
-    height = y_queries + top_height + (0 if title is None else 0.4) + _MARGIN
+    height = y_queries + top_height + (0.4 if title else 0) + _MARGIN
     width = 2 * _MARGIN + max(
         _WORD_STEP * max(len(queries), len(keys)),
         _LEGEND_STEP * (len(heads) + 1.5),
-        _width(title or ""),
+        _width(title),
         _width(_ROLES),
     )
     x_queries, x_keys = (
@@ -84,10 +84,19 @@ def draw_attention(
     axes.set_axis_off()
 
     def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        # `parse_math` is off, so that a dollar sign is plain text and not the start of a formula. The anchor keeps the
-        # text in its place in any font.
-        place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
-        axes.text(x, y, text, color=ink, font=_FONT, parse_math=False, usetex=False, **place)
+        axes.text(
+            x,
+            y,
+            text,
+            color=ink,
+            font=_FONT,
+            parse_math=False,  # A dollar sign is plain text, and not the start of a formula.
+            usetex=False,
+            ha=ha,
+            va="center",
+            rotation=rotation,
+            rotation_mode="anchor",  # This keeps the text in its place in any font.
+        )
 
     def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
         axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
@@ -112,7 +121,7 @@ def draw_attention(
         write(x, y_queries, word, _INK if i in drawn_queries else _FADED, rotation=90)
     for x, word in zip(x_keys, keys, strict=True):
         write(x, y_keys, word, _INK, ha="right", rotation=90)
-    if title is not None:
+    if title:
         write(_MARGIN, height - _MARGIN, title, _INK)
     write(_MARGIN, y_legend, "head", _FADED)
     for i, head in enumerate(heads):

@@ -29,6 +29,7 @@ the encoder-decoder attention belongs to the word that it writes (see `Attention
 Shapes: L layers, H heads, T queries, S keys. Queries and keys are words. Layers and heads are counted from 0.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -39,7 +40,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from . import KINDS
 from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention_batch, find_mutual_best
-from .words import is_word
+from .words import mark_words
 
 Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if weights decide the relation
 
@@ -91,8 +92,8 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
         weights: (L, H, T, S). Only the links of "alignment" depend on the weights.
     """
     rows, columns = np.arange(len(queries))[:, None], np.arange(len(keys))
-    from_words, to_words = (np.array([is_word(text) for text in texts]) for texts in (queries, keys))
-    from_words = from_words[:, None]
+    from_words = mark_words(queries)[:, None]
+    to_words = mark_words(keys)
     between_words = from_words & to_words
     folded_queries, folded_keys = (np.array([text.casefold() for text in texts]) for texts in (queries, keys))
     spelt_alike = (folded_queries[:, None] == folded_keys) & between_words
@@ -137,15 +138,6 @@ class HeadScore:
         return self.is_judged and self.score >= THRESHOLDS[self.relation]
 
 
-@dataclass
-class _Sums:
-    """Sums for the means of one relation in one kind of attention."""
-
-    share: np.ndarray  # (L, H)
-    uniform: float = 0.0
-    places: int = 0
-
-
 class HeadTally:
     """Sums over sentences. The memory does not grow with the number of sentences.
 
@@ -157,7 +149,10 @@ class HeadTally:
     def __init__(self):
         self.num_sentences = 0
         self.num_left_out = 0
-        self._sums: dict[tuple[str, str], _Sums] = {}
+        # Sums over places, for each relation in each kind of attention.
+        self._shares = defaultdict(float)  # (L, H)
+        self._uniform = defaultdict(float)
+        self._places = defaultdict(int)
 
     def add(self, maps: AttentionMaps) -> None:
         """Count one sentence. Its `maps` may be by sub-words or by words."""
@@ -170,25 +165,24 @@ class HeadTally:
                 links = links & (even_weights[0, 0] > 0)
                 if relation == "alignment":
                     # The weights decide where these links are, so each word that may have a link is a place.
-                    is_place = np.array([is_word(query) for query in queries]) & any(map(is_word, keys))
+                    is_place = mark_words(queries) & mark_words(keys).any()
                 else:
                     is_place = links.any(axis=-1)
                 even_share = _share(even_weights, even_links[relation])[0, 0]
                 is_place &= even_share < NO_CHOICE
-                sums = self._sums.setdefault((relation, kind), _Sums(np.zeros(weights.shape[:2])))
-                sums.share += _share(weights, links)[..., is_place].sum(axis=-1)
-                sums.uniform += even_share[is_place].sum()
-                sums.places += int(is_place.sum())
+                self._shares[relation, kind] += _share(weights, links)[..., is_place].sum(axis=-1)
+                self._uniform[relation, kind] += float(even_share[is_place].sum())
+                self._places[relation, kind] += int(is_place.sum())
         self.num_sentences += 1
 
     def scores(self) -> list[HeadScore]:
         """Return the scores of all heads in all relations, in the order of `KINDS`, `RELATIONS`, layers and heads."""
         found = []
-        for (relation, kind), sums in self._sums.items():
-            places = max(1, sums.places)
-            for layer, head in np.ndindex(sums.share.shape):
-                share, uniform = float(sums.share[layer, head]) / places, float(sums.uniform) / places
-                found.append(HeadScore(relation, kind, layer, head, share, uniform, sums.places))
+        for (relation, kind), shares in self._shares.items():
+            places = self._places[relation, kind]
+            uniform = self._uniform[relation, kind] / max(1, places)
+            for (layer, head), share in np.ndenumerate(shares / max(1, places)):
+                found.append(HeadScore(relation, kind, layer, head, float(share), uniform, places))
         return found
 
 
@@ -223,13 +217,12 @@ def measure_heads(
     tally = HeadTally()
     pairs = iter(pairs)
     while batch := list(islice(pairs, PAIRS_PER_BATCH)):
-        sources = [tokenizer(source, verbose=False).input_ids for source, _ in batch]
-        targets = [tokenizer(text_target=target, verbose=False).input_ids for _, target in batch]
-        kept = [
-            ids
-            for ids, pair in zip(zip(sources, targets, strict=True), batch, strict=True)
-            if all(map(str.strip, pair)) and max(map(len, ids)) <= MOST_TOKENS
+        encoded = [
+            (tokenizer(source, verbose=False).input_ids, tokenizer(text_target=target, verbose=False).input_ids)
+            for source, target in batch
+            if source.strip() and target.strip()
         ]
+        kept = [ids for ids in encoded if max(map(len, ids)) <= MOST_TOKENS]
         tally.num_left_out += len(batch) - len(kept)
         if kept:
             for maps in collect_attention_batch(model, tokenizer, *zip(*kept, strict=True)):

@@ -14,7 +14,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from . import KINDS
-from .words import Words, choose_reader, is_word, split_words
+from .words import Words, choose_reader, mark_words, split_words
 
 SIDES = {  # the texts of the queries and of the keys
     "encoder": ("source", "source"),
@@ -78,8 +78,7 @@ class AttentionMaps:
         weak ones.
         """
         queries, keys, weights = self.view(kind)
-        from_words, to_words = (np.array([is_word(word) for word in words]) for words in (queries, keys))
-        is_link = from_words[:, None] & to_words
+        is_link = mark_words(queries)[:, None] & mark_words(keys)
         if queries is keys:
             is_link &= ~np.eye(len(keys), dtype=bool)
         return weights[layer] ** 2 * is_link
@@ -162,8 +161,7 @@ def collect_attention_batch(
     with eager_evaluation(model), torch.no_grad():
         if target_ids is None:
             # A `Translator` would not be faster: inside this block the model uses eager attention.
-            output = {"num_return_sequences": 1, "return_dict_in_generate": False}
-            decoded = model.generate(**inputs, **output).tolist()
+            decoded = model.generate(**inputs, num_return_sequences=1, return_dict_in_generate=False).tolist()
             # `index` looks for the end token from position 1 on, because the start token may equal the end token. After
             # the end token comes padding.
             decoded = [ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids for ids in decoded]

@@ -79,4 +79,4 @@ def _describe(maps: AttentionMaps, kind: str) -> dict:
 
 def _to_json(value: object) -> str:
     """Return JSON for a script element. A "<" is written as \\u003c, because it could end the element."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(value).replace("<", "\\u003c")

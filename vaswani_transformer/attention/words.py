@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from itertools import groupby
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -16,9 +17,9 @@ CONTINUATION = "·"  # stands before a token that continues a word
 Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
 
 
-def is_word(text: str) -> bool:
-    """Return True for a word of the language, False for punctuation, signs and special tokens."""
-    return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
+def mark_words(texts: list[str]) -> np.ndarray:
+    """Return True for each word of the language, False for punctuation, signs and special tokens."""
+    return np.array([any(map(str.isalnum, text)) and not re.fullmatch(r"<[^<>]*>", text) for text in texts])
 
 
 # GPT-2 writes each byte as a printable symbol. This dictionary gives the byte of a symbol.
