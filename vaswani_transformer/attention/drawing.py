@@ -10,6 +10,7 @@ them from 1, as the paper does.
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -83,52 +84,40 @@ def draw_attention(
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
     axes.set_axis_off()
 
-    def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        axes.text(
-            x,
-            y,
-            text,
-            color=ink,
-            font=_FONT,
-            parse_math=False,  # A dollar sign is plain text, and not the start of a formula.
-            usetex=False,
-            ha=ha,
-            va="center",
-            rotation=rotation,
-            rotation_mode="anchor",  # This keeps the text in its place in any font.
-        )
-
-    def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
-        axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
-
+    # A dollar sign is plain text, and not the start of a formula. The anchor keeps a text in its place in any font.
+    write = partial(
+        axes.text, va="center", rotation_mode="anchor", font=_FONT, parse_math=False, usetex=False, color=_INK
+    )
+    fill = partial(Rectangle, linewidth=0)
     drawn_queries = range(len(queries)) if query_word is None else [query_word]
     if query_word is not None:
         for row, head in enumerate(reversed(heads)):
+            y = y_keys + _GAP / 2 + row * _CELL_HEIGHT
             for x, weight in zip(x_keys - 0.4 * _WORD_STEP, weights[head, query_word], strict=True):
                 if weight >= _FAINTEST:
-                    y = y_keys + _GAP / 2 + row * _CELL_HEIGHT
-                    fill(x, y, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[head], min(1.0, weight))
-        x, y = x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2
-        fill(x, y, 0.84 * _WORD_STEP, _width(queries[query_word]) + _GAP, _HIGHLIGHT)
+                    cell = fill((x, y), 0.8 * _WORD_STEP, _CELL_HEIGHT, color=colours[head], alpha=min(1.0, weight))
+                    axes.add_patch(cell)
+        corner = (x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2)
+        axes.add_patch(fill(corner, 0.84 * _WORD_STEP, _width(queries[query_word]) + _GAP, color=_HIGHLIGHT))
     # Lines of several heads between the same words run side by side. Otherwise they would hide each other.
     shifts = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
     for head, shift in zip(heads, shifts, strict=True):
-        visible = [(t, s) for t in drawn_queries for s in range(len(keys)) if weights[head, t, s] >= _FAINTEST]
+        visible = [(t, s) for t, s in np.argwhere(weights[head] >= _FAINTEST).tolist() if t in drawn_queries]
         lines = [((x_queries[t] + shift, y_high), (x_keys[s] + shift, y_low)) for t, s in visible]
         inks = [(colours[head], min(1.0, weights[head, t, s])) for t, s in visible]
         axes.add_collection(LineCollection(lines, colors=inks, linewidths=1.5), autolim=False)
     for i, (x, word) in enumerate(zip(x_queries, queries, strict=True)):
-        write(x, y_queries, word, _INK if i in drawn_queries else _FADED, rotation=90)
+        write(x, y_queries, word, rotation=90, color=_INK if i in drawn_queries else _FADED)
     for x, word in zip(x_keys, keys, strict=True):
-        write(x, y_keys, word, _INK, ha="right", rotation=90)
+        write(x, y_keys, word, rotation=90, ha="right")
     if title:
-        write(_MARGIN, height - _MARGIN, title, _INK)
-    write(_MARGIN, y_legend, "head", _FADED)
+        write(_MARGIN, height - _MARGIN, title)
+    write(_MARGIN, y_legend, "head", color=_FADED)
     for i, head in enumerate(heads):
         x = _MARGIN + _LEGEND_STEP * (i + 1.3)
-        fill(x, y_legend - 0.05, 0.1, 0.1, colours[head])
-        write(x + 0.12, y_legend, str(head + 1), _FADED)
-    write(_MARGIN, _MARGIN, _ROLES, _FADED)
+        axes.add_patch(fill((x, y_legend - 0.05), 0.1, 0.1, color=colours[head]))
+        write(x + 0.12, y_legend, str(head + 1), color=_FADED)
+    write(_MARGIN, _MARGIN, _ROLES, color=_FADED)
     return figure
 
 
