@@ -168,9 +168,11 @@ class HeadTally:
                     is_place = mark_words(queries) & mark_words(keys).any()
                 else:
                     is_place = links.any(axis=-1)
-                even_share = _share(even_weights, even_links[relation])[0, 0]
+                # The part of each query's attention that goes along the links, (T,) and (L, H, T).
+                even_share = (even_weights * even_links[relation]).sum(axis=-1, dtype=float)[0, 0]
+                share = (weights * links).sum(axis=-1, dtype=float)
                 is_place &= even_share < NO_CHOICE
-                self._shares[relation, kind] += _share(weights, links)[..., is_place].sum(axis=-1)
+                self._shares[relation, kind] += share[..., is_place].sum(axis=-1)
                 self._uniform[relation, kind] += float(even_share[is_place].sum())
                 self._places[relation, kind] += int(is_place.sum())
         self.num_sentences += 1
@@ -194,11 +196,6 @@ def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:
         is_visible = (maps.view(kind)[2] > 0).any(axis=(0, 1))
         even_maps[kind] = (is_visible / is_visible.sum(axis=-1, keepdims=True))[None, None]
     return replace(maps, **even_maps)
-
-
-def _share(weights: np.ndarray, links: Links) -> np.ndarray:
-    """Return the part of each query's attention that goes along `links`, (L, H, T)."""
-    return (weights * links).sum(axis=-1, dtype=np.float64)
 
 
 def measure_heads(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ..bounds import Number
+from ..bounds import SEARCH_BOUNDS, Number
 from ..files import read_object
 from ..model.configuration_vaswani import VaswaniConfig
 from .progress import Progress
@@ -18,7 +18,7 @@ WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 OF_DATA = ("vocab_size", "subword_model", "max_length", "max_length_ratio")  # fields that only `vaswani prepare` reads
 BOUNDS = {
     "vocab_size": Number(1, 1_000_000),
-    "max_length": Number(1, 100_000),
+    "max_length": SEARCH_BOUNDS["max_length"],
     "max_length_ratio": Number(1.0, 1_000.0),
     "tokens_per_batch": Number(1, 10_000_000),
     "num_updates": Number(1, 1_000_000_000),
@@ -28,8 +28,8 @@ BOUNDS = {
     "weight_decay": Number(0.0, 1_000_000.0),
     "num_averaged_checkpoints": Number(1, 1_000),
     "patience": Number(1, 1_000_000),
-    "num_beams": Number(1, 1_000),
-    "length_penalty": Number(-10.0, 10.0),
+    "num_beams": SEARCH_BOUNDS["num_beams"],
+    "length_penalty": SEARCH_BOUNDS["length_penalty"],
 }
 MAY_BE_NONE = ("max_length_ratio", "patience")
 BETA = Number(0.0, 0.999_999_999)

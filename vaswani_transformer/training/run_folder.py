@@ -6,9 +6,9 @@ files of the folder.
 """
 
 import contextlib
-import importlib.metadata
 import platform
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -107,12 +107,8 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     done = checkpoint_step(checkpoint) if checkpoint else 0
     if free["num_updates"] < done:
         raise ValueError(f"{folder} has done {done} updates, but num_updates is {free['num_updates']}: raise it.")
-    information = recorded if done else description | {"versions": describe_versions()}
+    packages = ("torch", "transformers", "accelerate", "tokenizers")
+    versions = {"python": platform.python_version()} | {name: version(name) for name in packages}
+    information = recorded if done else description | {"versions": versions}
     write_json(path, information | {"recipe": recorded["recipe"] | free})
     return checkpoint
-
-
-def describe_versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages on which training depends."""
-    packages = ("torch", "transformers", "accelerate", "tokenizers")
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
