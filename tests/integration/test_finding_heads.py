@@ -34,8 +34,8 @@ def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained
     assert vaswani("heads", "--model", untrained, *files) == 0
     printed = capsys.readouterr().out
     assert f"sentences of {files[1]}: measured 41, left out 1 (empty or longer than 512 tokens)" in printed
-    for relation in RELATIONS:
-        assert f"{relation.name:13}  {relation.named_from}  {relation.definition}" in printed
+    for relation, (threshold, definition) in RELATIONS.items():
+        assert f"{relation:13}  {threshold}  {definition}" in printed
     assert printed.count("layer 1 head 4") == 3
     assert printed.count("layer 2 head 4") == 1  # only the encoder has a second layer
     assert "*" not in printed.replace("* from the threshold on", "")

@@ -96,7 +96,9 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
     num_cut = 0
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     while batch := list(islice(pairs, PAIRS_PER_BATCH)):
-        encoded = [(_encode(tokenizer, pair[0], "text"), _encode(tokenizer, pair[1], "text_target")) for pair in batch]
+        encoded = [
+            (_encode(tokenizer, source, "text"), _encode(tokenizer, target, "text_target")) for source, target in batch
+        ]
         num_cut += sum(any(is_cut for *_, is_cut in sides) for sides in encoded)
         sources = pad_right(model, tokenizer, [[*ids, end] for (ids, *_), _ in encoded])
         targets = pad_right(model, tokenizer, [[start, *ids] for _, (ids, *_) in encoded])

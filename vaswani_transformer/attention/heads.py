@@ -14,7 +14,7 @@ a *place* is a word that has this relation to at least one word. Sub-words are f
     score   = (share - uniform) / (1 - uniform)
 
 So evenly spread attention scores 0, and attention to nothing but related words scores 1. A head is *named* after a
-relation if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself,
+relation if it scores at least its threshold over at least `FEWEST_PLACES` places. A word that sees only itself,
 such as the first word of the decoder, is not a place. For alignment, each word that may have a link is a place, because
 the weights decide where the links are.
 
@@ -33,7 +33,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -42,48 +41,39 @@ from . import KINDS
 from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention_batch, find_mutual_best
 from .words import mark_words
 
-Links = np.ndarray  # True where query and key have a relation: (T, S), or (..., T, S) if weights decide the relation
-
 FEWEST_PLACES = 20  # Over few words, a share may be large by chance.
 FAR = 5  # words
-NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number counts as 1: only rounding makes it less than 1.
 
 BY_POSITION = 0.3  # threshold of relations that depend on positions or weights
 BY_SPELLING = 0.6  # threshold of relations that depend on the spelling of words
 
 
-class Relation(NamedTuple):
-    """A relation between words. `find_links` tells which relations exist in which kind of attention."""
-
-    name: str
-    named_from: float  # the lowest score with which a head is named after the relation
-    definition: str  # It completes the words "the part of a word's attention that goes ...".
-
-
-RELATIONS = (
-    Relation("previous word", BY_POSITION, "to the word before it"),
-    Relation("next word", BY_POSITION, "to the word after it"),
-    Relation("itself", BY_POSITION, "to the word itself"),
-    Relation("same word", BY_SPELLING, "to the same word at other places, in upper or lower case"),
-    Relation("copy", BY_SPELLING, "to a source word with the same spelling, in upper or lower case"),
-    Relation(
-        "alignment",
+# Relations between words. `find_links` tells which of them exist in which kind of attention. Each relation has a
+# threshold, which is the lowest score with which a head is named after the relation, and a definition, which completes
+# the words "the part of a word's attention that goes ...".
+RELATIONS = {
+    "previous word": (BY_POSITION, "to the word before it"),
+    "next word": (BY_POSITION, "to the word after it"),
+    "itself": (BY_POSITION, "to the word itself"),
+    "same word": (BY_SPELLING, "to the same word at other places, in upper or lower case"),
+    "copy": (BY_SPELLING, "to a source word with the same spelling, in upper or lower case"),
+    "alignment": (
         BY_POSITION,
         "to the source word with the greatest weight, if no other target word gives this source word more",
     ),
-    Relation(
-        "diagonal",
+    "diagonal": (
         BY_POSITION,
         "to the source words up to one and a half words away from the same relative position in the sentence",
     ),
-    Relation("separator", BY_SPELLING, "to punctuation, <s> and </s>"),
-    Relation("long distance", BY_POSITION, f"to words more than {FAR} words away, without punctuation, <s> and </s>"),
-)
-THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
+    "separator": (BY_SPELLING, "to punctuation, <s> and </s>"),
+    "long distance": (BY_POSITION, f"to words more than {FAR} words away, without punctuation, <s> and </s>"),
+}
 
 
-def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: np.ndarray) -> dict[str, Links]:
+def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: np.ndarray) -> dict[str, np.ndarray]:
     """Return the links of each relation that exists in one kind of attention, in the order of `RELATIONS`.
+
+    Links are True where query and key have the relation: (T, S), or (L, H, T, S) if weights decide the relation.
 
     Args:
         kind: one of `KINDS`.
@@ -135,7 +125,7 @@ class HeadScore:
 
     @property
     def is_named(self) -> bool:
-        return self.is_judged and self.score >= THRESHOLDS[self.relation]
+        return self.is_judged and self.score >= RELATIONS[self.relation][0]
 
 
 class HeadTally:
@@ -171,7 +161,7 @@ class HeadTally:
                 # The part of each query's attention that goes along the links, (T,) and (L, H, T).
                 even_share = (even_weights * even_links[relation]).sum(axis=-1, dtype=float)[0, 0]
                 share = (weights * links).sum(axis=-1, dtype=float)
-                is_place &= even_share < NO_CHOICE
+                is_place &= even_share < 1 - 1e-6  # Only rounding makes a greater share less than 1.
                 self._shares[relation, kind] += share[..., is_place].sum(axis=-1)
                 self._uniform[relation, kind] += float(even_share[is_place].sum())
                 self._places[relation, kind] += int(is_place.sum())

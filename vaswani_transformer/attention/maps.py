@@ -27,7 +27,7 @@ MOST_TOKENS = 512
 PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind of attention, with 6 layers of 8 heads
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AttentionMaps:
     """Attention weights of one sentence pair, with the text of every row and column.
 
@@ -61,7 +61,7 @@ class AttentionMaps:
 
     def __post_init__(self) -> None:
         if self.alignment is None:
-            object.__setattr__(self, "alignment", self.cross)
+            self.alignment = self.cross
 
     def view(self, kind: str) -> tuple[list[str], list[str], np.ndarray]:
         """Return the texts of the queries, the texts of the keys and the weights, (L, H, T, S).

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         f"{args.model}, sentences of {args.source}: measured {tally.num_sentences:,}, left out {tally.num_left_out:,} "
         f"(empty or longer than {MOST_TOKENS} tokens)\n"
     )
-    definitions = "\n".join(f"  {name:13}  {threshold}  {text}" for name, threshold, text in RELATIONS)
+    definitions = "\n".join(f"  {name:13}  {threshold}  {text}" for name, (threshold, text) in RELATIONS.items())
     print(LEGEND.format(definitions=definitions, fewest_places=FEWEST_PLACES))
     for kind, name in KINDS.items():
         table = _format_scores([score for score in scores if score.kind == kind])

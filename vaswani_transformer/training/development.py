@@ -76,12 +76,12 @@ class DevelopmentSet:
     def compute_loss(self, model: torch.nn.Module) -> float:
         """Return -log P of the development set in nats per token. All processes must call it together."""
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
-        accelerator, num_processes = self.accelerator, self.accelerator.num_processes
+        accelerator = self.accelerator
         model = accelerator.unwrap_model(model).eval()
         tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))
         nll = torch.zeros((), device=accelerator.device)
         for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
-            part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
+            part = split_update(rows, sources, targets, num_parts=accelerator.num_processes)[accelerator.process_index]
             # A batch cannot be empty. So a process with an empty part computes one pair, whose loss counts as 0.
             batch = self.pairs[part if len(part) else rows[:1]]
             batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}

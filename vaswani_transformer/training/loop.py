@@ -71,10 +71,10 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
             f"averaged {count} checkpoint{'s' * (count > 1)} into {model_folder}: "
             f"perplexity of the development set {dev_perplexity:.6g}"
         )
-        if dev_perplexity > (uniform := parts.recipe.vocab_size):
+        if dev_perplexity > parts.recipe.vocab_size:
             log.print(
-                f"WARNING: a uniform guess would have perplexity {uniform}, the size of the vocabulary. Train longer, "
-                f"or begin a new run with a lower --set lr_scale."
+                f"WARNING: a uniform guess would have perplexity {parts.recipe.vocab_size}, the size of the "
+                f"vocabulary. Train longer, or begin a new run with a lower --set lr_scale."
             )
         card = model_folder / CARD_FILE
         if card.exists():
