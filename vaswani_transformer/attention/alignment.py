@@ -130,7 +130,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[l
     """
     words = WORD.findall(text)
     pieces = tokenizer(**{side: words}, add_special_tokens=False).input_ids if words else []
-    lengths = np.array([len(piece) for piece in pieces], dtype=int)
+    lengths = np.fromiter(map(len, pieces), int)
     is_kept = lengths.cumsum() < MOST_TOKENS
     ids = [token for piece in compress(pieces, is_kept) for token in piece]
     return ids, np.repeat(np.eye(len(words), dtype=np.float32), lengths * is_kept, axis=0), not is_kept.all()

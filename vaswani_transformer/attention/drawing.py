@@ -116,7 +116,7 @@ def draw_attention(
     for i, head in enumerate(heads):
         x = _MARGIN + _LEGEND_STEP * (i + 1.3)
         axes.add_patch(fill((x, y_legend - 0.05), 0.1, 0.1, color=colours[head]))
-        write(x + 0.12, y_legend, str(head + 1), color=_FADED)
+        write(x + 0.12, y_legend, f"{head + 1}", color=_FADED)
     write(_MARGIN, _MARGIN, _ROLES, color=_FADED)
     return figure
 
@@ -203,7 +203,7 @@ def draw_layer(
                 raise ValueError(f"{VIEWS[kind]} has no {name} {number + 1}: choose a number from 1 to {count}.")
     name = f"{kind}_layer{layer + 1}"
     if heads is not None:
-        name += "_head" + "_".join(str(head + 1) for head in heads)
+        name += "_head" + "_".join(f"{head + 1}" for head in heads)
     place = None if word is None else _find_word(word, queries)
     # The file name holds the number of the word, because file names cannot hold all characters of words.
     return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
@@ -226,7 +226,7 @@ def _save(
 ) -> list[Path]:
     """Draw a layer with its title, and write it as SVG and PNG."""
     queries, keys, weights = maps.view(kind)
-    numbers = ", ".join(str(head + 1) for head in heads or ())
+    numbers = ", ".join(f"{head + 1}" for head in heads or ())
     head_names = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
     title = f"{VIEWS[kind]}, layer {layer + 1} of {len(weights)}, {head_names}"
     if place is not None:

@@ -209,7 +209,7 @@ def find_mutual_best(weights: np.ndarray) -> np.ndarray:
     if not weights.size:
         return np.zeros(weights.shape, bool)
     rows, columns = np.indices(weights.shape[-2:], sparse=True)
-    return (columns == weights.argmax(axis=-1)[..., None]) & (rows == weights.argmax(axis=-2)[..., None, :])
+    return (columns == weights.argmax(axis=-1, keepdims=True)) & (rows == weights.argmax(axis=-2, keepdims=True))
 
 
 @contextmanager

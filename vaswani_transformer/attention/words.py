@@ -36,8 +36,8 @@ def split_words(tokens: list[str], verbatim: list[bool], read_token: Callable[[s
         verbatim: True for special and added tokens. Their text is kept as it is, and each of them is a word.
         read_token: see `choose_reader`.
     """
-    pieces: list[str] = []
-    words: Words = []
+    pieces = []
+    words = []
     for is_verbatim, run in groupby(zip(verbatim, tokens, strict=True), key=lambda pair: pair[0]):
         run_tokens = [token for _, token in run]
         if is_verbatim:
@@ -46,7 +46,7 @@ def split_words(tokens: list[str], verbatim: list[bool], read_token: Callable[[s
             continue
         for word in _group_by_word(list(map(read_token, run_tokens))):
             first, *rest = map(_readable, word)
-            pieces += [first, *(CONTINUATION + piece for piece in rest)]
+            pieces += [first, *(f"{CONTINUATION}{piece}" for piece in rest)]
             words.append((_readable(b"".join(word)), len(word)))
     return pieces, words
 
@@ -55,7 +55,7 @@ def choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
     """Return a function that turns a token into its bytes, spaces at its ends included."""
     vocabulary = tokenizer.get_vocab()
     if _BYTE_SYMBOLS.keys() <= vocabulary.keys():
-        return lambda token: bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
+        return lambda token: bytes(map(_BYTE_SYMBOLS.get, token))
     if any("\u2581" in token for token in vocabulary):  # The sign of SentencePiece for a space.
         return lambda token: token.replace("\u2581", " ").encode()
     # In fairseq a token is the text between two spaces. It ends in @@ if the word continues.
@@ -67,7 +67,7 @@ def _group_by_word(pieces: list[bytes]) -> list[list[bytes]]:
     # Bytes are counted, because a piece may end inside a character. Each byte that is not valid UTF-8 becomes one
     # surrogate here, and one byte again when it is encoded, so the count stays right.
     text = b"".join(pieces).decode("utf-8", errors="surrogateescape")
-    word_of_byte: list[int] = []
+    word_of_byte = []
     index = 0
     for kind, run in groupby(text, key=_character_class):
         word_of_byte += [index] * len("".join(run).encode("utf-8", errors="surrogateescape"))

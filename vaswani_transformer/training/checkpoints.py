@@ -124,7 +124,7 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
     Raises:
         ValueError: if all checkpoints are damaged. They keep their names.
     """
-    damaged: list[Path] = []
+    damaged = []
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
         try:
             fault = find_damage(path, read_digests(path))

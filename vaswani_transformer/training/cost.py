@@ -16,7 +16,7 @@ PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
 # The other rates are peak rates from NVIDIA's data sheets (SXM). So the cost of a run in mixed precision is an upper
 # bound. The cost of a run in float32 is not, because its products use TF32, which is faster than float32: give the rate
 # of TF32 to `--device`.
-RATES: dict[str, tuple[float, float | None]] = {
+RATES = {
     "P100": (9.5e12, None),
     "A100": (19.5e12, 312e12),
     "H100": (67e12, 989e12),

@@ -24,8 +24,7 @@ class StopRequest:
     thread, because Python delivers signals only there.
     """
 
-    def __init__(self):
-        self.received = False
+    received = False
 
     def __enter__(self) -> "StopRequest":
         self._previous = {number: signal.signal(number, self._remember) for number in SIGNALS}

@@ -57,7 +57,7 @@ class Log:
         """
         if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as log:
-                log.write(json.dumps(line) + "\n")
+                log.write(f"{json.dumps(line)}\n")
                 log.flush()
                 os.fsync(log.fileno())
             self._track(line)

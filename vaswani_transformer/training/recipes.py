@@ -115,7 +115,7 @@ BIG = Recipe(
 )
 
 # Table 3 scores single checkpoints, without averaging, on newstest2013.
-TABLE_3_MODELS: dict[str, dict] = {
+TABLE_3_MODELS = {
     "base": {},
     "A1": {"num_heads": 1},
     "A2": {"num_heads": 4},
@@ -254,7 +254,7 @@ EN_DE = "WMT 2014 English-German, 4.5M pairs"
 BIG_COST = "8 P100, 3.5 days (the paper)"
 # Name -> recipe, row of a table in the paper, data that it suits, hardware with hours of training. The hours are from
 # the paper, from model_cards/ or from scripts/benchmarks/results/.
-CATALOGUE: dict[str, tuple[Recipe, str, str, str]] = {
+CATALOGUE = {
     "base_en_de": (BASE, "table 2, base", EN_DE, "8 P100, 12 hours (the paper)"),
     "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),
     "big_en_fr": (BIG_EN_FR, "table 2, big", "WMT 2014 English-French, 36M pairs", BIG_COST),

@@ -1,7 +1,7 @@
 """Batches as in section 5.1 of the paper, for transformers' Seq2SeqTrainer. Their size is measured in tokens."""
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ from transformers import Trainer
 from ..data.batching import plan_updates, split_update
 
 
+@dataclass(eq=False)
 class TokenBatchSampler(Sampler[list[int]]):
     """A `batch_sampler` of a DataLoader. It yields the row numbers of each micro-batch of one process.
 
@@ -22,19 +23,21 @@ class TokenBatchSampler(Sampler[list[int]]):
         lengths: the numbers of tokens of the sources and of the targets.
         num_parts: the number of parts of an update, over all processes.
         own_parts: a slice of these parts, the parts of this process.
-        options: `tokens_per_batch` and `seed` of `plan_updates`.
+        tokens_per_batch, seed: see `plan_updates`.
     """
 
-    def __init__(self, lengths: tuple[np.ndarray, np.ndarray], *, num_parts: int, own_parts: slice, **options: int):
-        self.lengths = lengths
-        self.num_parts = num_parts
-        self.own_parts = own_parts
-        self.plan_epoch = partial(plan_updates, *lengths, **options)
+    lengths: tuple[np.ndarray, np.ndarray]
+    num_parts: int
+    own_parts: slice
+    tokens_per_batch: int
+    seed: int
+
+    def __post_init__(self) -> None:
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Plan the updates of `epoch`. The next iteration will yield them."""
-        self.plan = self.plan_epoch(epoch=epoch)
+        self.plan = plan_updates(*self.lengths, tokens_per_batch=self.tokens_per_batch, seed=self.seed, epoch=epoch)
 
     def __len__(self) -> int:
         return len(self.plan) * (self.own_parts.stop - self.own_parts.start)

@@ -35,8 +35,8 @@ from .recipes import Recipe
 # the cache, and would need more padding.
 TOKENS_PER_MICRO_BATCH = 4_096
 # Fields in which the config of the recipe may differ from that of `init_from`, because the meaning of weights does not
-# depend on them.
-OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
+# depend on them. The vocabularies are compared separately.
+MAY_DIFFER = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache", "vocab_size"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +231,7 @@ def _build_model(
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
-    if recipe.model.get("attention_window") is not None:
+    if config.attention_window is not None:
         model.set_attn_implementation(WINDOW)
     if accelerator.device.type == "cpu":
         speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
@@ -247,7 +247,7 @@ def _take_weights(model: VaswaniForConditionalGeneration, name: str, tokenizer: 
         ValueError: if the models differ in architecture or vocabulary.
     """
     _, trained, trained_tokenizer, fingerprint = load(name, dtype="float32")
-    fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
+    fields = VaswaniConfig.__annotations__.keys() - MAY_DIFFER
     given, wanted = ({field: getattr(each.config, field) for field in fields} for each in (trained, model))
     if changes := list(find_changes(given, wanted)):
         raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. Change the recipe.")
