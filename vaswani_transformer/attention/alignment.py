@@ -71,7 +71,7 @@ def find_alignment_head(model: PreTrainedModel, maps: AttentionMaps) -> tuple[in
 
 def _find_greatest(num_links: np.ndarray) -> list[int]:
     """Return [layer, head] of the greatest number in `num_links` (layers, heads)."""
-    return [int(index) for index in np.unravel_index(num_links.argmax(), num_links.shape)]
+    return np.argwhere(num_links == num_links.max())[0].tolist()
 
 
 def link_words(weights: np.ndarray) -> np.ndarray:

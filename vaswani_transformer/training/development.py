@@ -45,20 +45,18 @@ class DevelopmentSet:
         # With mixed precision, Accelerate has replaced `forward` by a wrapper with autocast. Without this wrapper the
         # model can decode through an engine, which is faster.
         wrapped_forward = vars(model).pop("forward", None)
-        try:
-            if self.score is not None:
-                scores["dev_bleu"] = self.score(
-                    model,
-                    self.tokenizer,
-                    texts,
-                    process_index=accelerator.process_index,
-                    num_processes=accelerator.num_processes,
-                )
-            if accelerator.is_main_process:
-                samples = self._translate([source for source, _ in texts[:NUM_SAMPLES]], model)
-        finally:
-            if wrapped_forward is not None:
-                model.forward = wrapped_forward
+        if self.score is not None:
+            scores["dev_bleu"] = self.score(
+                model,
+                self.tokenizer,
+                texts,
+                process_index=accelerator.process_index,
+                num_processes=accelerator.num_processes,
+            )
+        if accelerator.is_main_process:
+            samples = self._translate([source for source, _ in texts[:NUM_SAMPLES]], model)
+        if wrapped_forward is not None:
+            model.forward = wrapped_forward
         accelerator.wait_for_everyone()
         return loss, scores, samples
 

@@ -196,7 +196,7 @@ def _print_settings(parts: RunParts) -> None:
     log, description = parts.log, parts.description
     facts = {"device": description["device"], "pairs": len(parts.train_pairs)} | description
     log.print(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
-    if description["recipe"]["compile"]:
+    if parts.recipe.compile:
         log.print("compiling: the first updates take minutes")
 
 
