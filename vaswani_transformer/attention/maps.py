@@ -216,12 +216,12 @@ def find_mutual_best(weights: np.ndarray) -> np.ndarray:
 def eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
     """Let `model` use eager attention without dropout inside the block, and restore its settings after the block."""
     implementation = model.config._attn_implementation
-    modes = [(module, module.training) for module in model.modules()]
+    in_training = [module for module in model.modules() if module.training]
     try:
         model.set_attn_implementation("eager")
         model.eval()
         yield
     finally:
         model.set_attn_implementation(implementation)
-        for module, training in modes:
-            module.training = training
+        for module in in_training:
+            module.training = True

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -111,7 +110,7 @@ class Checkpoints:
         load_model(self.model, folder / WEIGHTS)
 
 
-def _find_generators(device: torch.device) -> dict[str, ModuleType]:
+def _find_generators(device: torch.device) -> dict[str, Any]:
     """Return the modules with the random generators from which dropout draws, by the names of their states."""
     return {"cpu": torch} if device.type == "cpu" else {"cpu": torch, "device": torch.get_device_module(device)}
 

@@ -5,7 +5,6 @@ import gc
 import os
 import signal
 import time
-from types import FrameType
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, start the same command again
 SECONDS_OF_ONE_REQUEST = 5.0
@@ -34,7 +33,7 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _remember(self, number: int, frame: object) -> None:
         if not self.received:
             self.received = True
             self._since = time.monotonic()

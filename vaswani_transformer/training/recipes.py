@@ -31,7 +31,6 @@ BOUNDS = {
     "num_beams": SEARCH_BOUNDS["num_beams"],
     "length_penalty": SEARCH_BOUNDS["length_penalty"],
 }
-MAY_BE_NONE = ("max_length_ratio", "patience")
 BETA = Number(0.0, 0.999_999_999)
 
 
@@ -66,10 +65,10 @@ class Recipe:
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
-        for name in BOUNDS:
+        for name, bounds in BOUNDS.items():
             value = getattr(self, name)
-            if value not in BOUNDS[name] and (value is not None or name not in MAY_BE_NONE):
-                raise ValueError(f"{name} must be {BOUNDS[name]}, got {value!r}.")
+            if value not in bounds and value is not getattr(Recipe, name):  # Some defaults are None.
+                raise ValueError(f"{name} must be {bounds}, got {value!r}.")
         if self.short_first not in (False, True) or self.compile not in (False, True, None):
             raise ValueError("short_first must be true or false, and compile must be true, false or null.")
         match self.adam_betas:

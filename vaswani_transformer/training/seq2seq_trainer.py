@@ -13,7 +13,7 @@ from ..data.batching import plan_updates, split_update
 
 
 @dataclass(eq=False)
-class TokenBatchSampler(Sampler[list[int]]):
+class TokenBatchSampler(Sampler):
     """A `batch_sampler` of a DataLoader. It yields the row numbers of each micro-batch of one process.
 
     `plan_updates` plans the updates. Each update is cut into parts (micro-batches), one for each process and

@@ -1,16 +1,13 @@
 """Build the parts of a training run, such as data, model, optimizer and schedule."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
-from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs
@@ -53,8 +50,8 @@ class RunParts:
     dev_set: DevelopmentSet
     model: torch.nn.Module  # as Accelerate wraps it
     forward: Callable  # `model`, compiled if the recipe says so. Updates call it.
-    optimizer: AcceleratedOptimizer
-    schedule: LRScheduler
+    optimizer: torch.optim.Optimizer  # as Accelerate wraps it
+    schedule: torch.optim.lr_scheduler.LRScheduler
     progress: Progress
     tally: Tally
     log: Log
@@ -111,8 +108,10 @@ def build_run(
         compile=device == "cuda" if recipe.compile is None else recipe.compile,
     )
     if accumulation_steps is None:
-        limit = TOKENS_PER_MICRO_BATCH if device == "cpu" else math.inf
-        accumulation_steps = max(1, round(recipe.tokens_per_batch / accelerator.num_processes / limit))
+        accumulation_steps = 1
+        if device == "cpu":
+            tokens_per_process = recipe.tokens_per_batch / accelerator.num_processes
+            accumulation_steps = max(1, round(tokens_per_process / TOKENS_PER_MICRO_BATCH))
     model, init_fingerprint = _build_model(
         recipe,
         tokenizer,
