@@ -137,7 +137,7 @@ def time_interleaved(
     """
     now = CLOCKS[clock]
     names = list(systems)
-    seconds: dict[str, list[float]] = {name: [0.0] * repeats for name in names}
+    seconds = {name: [0.0] * repeats for name in names}
     for repeat in range(repeats):
         for turn, batch in enumerate(batches):
             first = (repeat + turn) % len(names)

@@ -208,7 +208,7 @@ def start(build: Callable, batches: Sequence[Batch]) -> tuple[list[list[int]], f
         the token ids of each translation, and the MiB that the model and the search take.
     """
     tune_memory()
-    found: list[list[int]] = []
+    found = []
 
     def work() -> None:
         system = build()
@@ -236,7 +236,7 @@ def time_pass(clock: str) -> float:
 def compare(systems: dict[str, Callable], batches: list[Batch], args: argparse.Namespace) -> list[dict]:
     """Time all systems on `batches`, in turns. Return a row of the result for each system."""
     names = list(systems)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
         calls = {name: stack.enter_context(open_child()) for name in names}
         found = {name: calls[name](start, build, batches) for name, build in systems.items()}

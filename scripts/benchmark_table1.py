@@ -84,7 +84,7 @@ def random_batch(length: int, sizes: Namespace) -> dict:
 def measure_seconds(lengths: Sequence[int], sizes: Namespace, *, repeats: int, clock: str) -> dict[str, list[float]]:
     """Return the seconds that a step of each layer takes: for each length, the median over `repeats` repeats."""
     steps = {name: build_step(name, sizes) for name in LAYERS}
-    seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
+    seconds = {name: [] for name in LAYERS}
     for length in lengths:
         batch = random_batch(length, sizes)
         for step in steps.values():
