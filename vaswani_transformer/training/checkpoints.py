@@ -37,7 +37,7 @@ STATE_FILE = "state.pt"
 STATES_TO_KEEP = 2  # If the last checkpoint is damaged, the run continues from the checkpoint before it.
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Checkpoints:
     """The checkpoints of a run. All processes must call `save` and `load` together. The main process writes."""
 

@@ -36,7 +36,7 @@ TOKENS_PER_MICRO_BATCH = 4_096
 MAY_DIFFER = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache", "vocab_size"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunParts:
     """Everything that `loop.train` needs. `build_run` builds it."""
 
