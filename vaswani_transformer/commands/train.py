@@ -90,9 +90,8 @@ def run(args: argparse.Namespace) -> None:
         report_to=args.report_to,
         score_dev=compute_bleu if args.dev_bleu else None,
     )
-    parts.log.print(_describe_recipe(name, parts.recipe))
     try:
-        train(parts, finish=keep_example)
+        train(parts, title=_describe_recipe(name, parts.recipe), finish=keep_example)
     except Interrupted:  # All processes have written the checkpoint, and stop together.
         destroy_group_at_exit()
         raise

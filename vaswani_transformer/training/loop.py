@@ -31,7 +31,7 @@ UPDATES_PER_CHECK = 10
 LOADER_WORKERS = {"cpu": 0, "mps": 0}
 
 
-def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: None) -> Path:
+def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] = lambda model: None) -> Path:
     """Train to the end of the recipe. If the run has a checkpoint, continue from the last one.
 
     Without dropout, an update depends on the number of processes and accumulation steps only by rounding errors. A run
@@ -39,6 +39,7 @@ def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: N
     appears when it is complete, and replaces the folder of an earlier final model in one step.
 
     Args:
+        title: the first line to print.
         finish: a function that may add files to the final model. It is called with the new folder of the model, before
             this folder gets its final name.
 
@@ -54,7 +55,7 @@ def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: N
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
     with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
-        _print_settings(parts)
+        _print_settings(parts, title)
         if checkpoint:
             _restore(parts, checkpoint)
         log.open(update=parts.progress.update)
@@ -192,8 +193,11 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     return iter(loader)
 
 
-def _print_settings(parts: RunParts) -> None:
+def _print_settings(parts: RunParts, title: str) -> None:
+    """Print `title` and the settings of the run."""
     log, description = parts.log, parts.description
+    if title:
+        log.print(title)
     facts = {"device": description["device"], "pairs": len(parts.train_pairs)} | description
     log.print(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
     if parts.recipe.compile:
