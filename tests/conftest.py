@@ -192,7 +192,7 @@ def build_ending_model(build_tiny_model):
     """
 
     def build(*, end_bias: float, max_length_offset: int, **changes) -> VaswaniForConditionalGeneration:
-        model = build_tiny_model(noise=0.4, **{"encoder_layers": 1, "output_bias": True} | changes)
+        model = build_tiny_model(**{"noise": 0.4, "encoder_layers": 1, "output_bias": True} | changes)
         model.generation_config.max_length_offset = max_length_offset
         with torch.no_grad():
             model.lm_head.bias[model.config.eos_token_id] += end_bias

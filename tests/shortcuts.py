@@ -1,9 +1,16 @@
-"""Shortcuts of many tests: run a command, read and write small files, and make a pickle that must not be read."""
+"""Shortcuts of many tests: name cases, run a command, read and write small files, and make a dangerous pickle."""
 
 import json
 import sys
 
+import pytest
+
 from vaswani_transformer import cli
+
+
+def each_case(names, cases):
+    """Run a test once for each of the `cases`, {name of the case: the value or values of `names`}."""
+    return pytest.mark.parametrize(names, cases.values(), ids=cases)
 
 
 def vaswani(*arguments):

@@ -1,24 +1,22 @@
 """Beam search, greedy search and sampling: results, scores, limits, prompts, batches and caches."""
 
 import copy
-import math
 
 import pytest
 import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from shortcuts import each_case
+from tiny_training import assert_close
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer, StaticLayer
-from transformers.generation import EosTokenCriteria, ForcedEOSTokenLogitsProcessor, MaxLengthCriteria
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.engine.search import FastBeamSearch, find_best_sums
 from vaswani_transformer.evaluation.likelihood import score
-from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
-from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, agree
-from vaswani_transformer.translation.ensemble import Ensemble
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, BeamSearch, agree
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens, </s> included.
@@ -91,7 +89,7 @@ WITHOUT_ENGINE = {
 }
 
 
-@pytest.mark.parametrize("options", WITHOUT_ENGINE.values(), ids=WITHOUT_ENGINE)
+@each_case("options", WITHOUT_ENGINE)
 @pytest.mark.parametrize("broken", [forget_first_token, forget_positions])
 def test_a_cache_that_changes_the_logits_is_detected_and_not_used(build_tiny_model, monkeypatch, options, broken):
     monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
@@ -193,81 +191,30 @@ def test_find_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, v
     assert torch.equal(beams * vocab_size + words, expected.indices)
 
 
-# Searches with given probabilities of the next word
-
-
-def give_words(probabilities: dict[tuple[int, ...], dict[int, float]]):
-    """Return a logits processor that sets the probabilities of the next word.
-
-    Args:
-        probabilities: {previous words: {next word: its probability}}. Next words that are not listed share the
-            remaining probability evenly.
-    """
-
-    def process(input_ids, scores):
-        rows = []
-        for words in input_ids[:, 1:].tolist():
-            given = probabilities.get(tuple(words), {})
-            remaining = (1 - sum(given.values())) / (scores.shape[1] - len(given))
-            rows.append([given.get(word, remaining) for word in range(scores.shape[1])])
-        return torch.tensor(rows).log()
-
-    return process
-
-
-A, B = 20, 30
-SURE = 1 - 1e-6
-
-
-@pytest.mark.parametrize(
-    ("alpha", "offset", "probabilities", "expected"),
-    [
-        # log P of "A A A </s>" is -1.4, and log P of "</s>" is -1. The long hypothesis wins because its log P is
-        # divided by lp(4) = 1.5. Divided by lp(3) = 1.33, the penalty before its </s>, it would lose.
-        (
-            1.0,
-            2,
-            {(): {END: math.exp(-1.0), A: math.exp(-1.4)}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}},
-            [A, A, A, END],
-        ),
-        # With a negative alpha, the bound on the score of an open hypothesis must use the penalty at its present
-        # length. The penalty at the limit would make the bound too low.
-        (-1.0, 18, {(): {END: math.exp(-2.0), A: math.exp(-1.0)}, (A,): {END: SURE}}, [A, END]),
-    ],
-    ids=["a winner ends exactly at the limit", "negative alpha"],
-)
-def test_no_possible_winner_is_dropped(model, alpha, offset, probabilities, expected):
-    found = model.generate(
-        torch.tensor([[9, END]]),
+def test_with_a_negative_alpha_a_search_goes_on_while_an_open_hypothesis_can_win():
+    limits = torch.tensor([20])
+    search = BeamSearch(
+        torch.full((2, 1), START),
         num_beams=2,
-        length_penalty=alpha,
-        max_length_offset=offset,
-        logits_processor=[give_words(probabilities)],
-        renormalize_logits=True,  # otherwise a processor may raise scores above the search's bound
+        num_kept=1,
+        limits=limits,
+        must_end=limits > 0,
+        length_penalty=lambda length: 1 / length,
+        early_stopping="never",
+        eos_token_ids=[END],
+        pad_token_id=PAD,
     )
-    assert new_tokens(found[0]) == expected
+    # "</s>" now has the score -2, and an open hypothesis -1. With the penalty at the limit, 1 / 20, it would have -20.
+    search.advance(torch.tensor([[-9.0, -9.0, -2.0, -1.0]] * 2), None)
+    assert not search.done.any()
 
 
 def test_the_beam_stays_full_when_many_hypotheses_end(model):
-    # The four likeliest words end a hypothesis. So the second open hypothesis is only the sixth best continuation.
-    ends = [END, 3, 4, 5]
-    first = {END: 0.2, 3: 0.19, 4: 0.18, 5: 0.17, A: 0.1, B: 0.09}
-    words = give_words({(): first, (B,): {B: SURE}, (B, B): {END: SURE}})
-    found = model.generate(
-        torch.tensor([[9, END]]), num_beams=2, length_penalty=4.0, eos_token_id=ends, logits_processor=[words]
-    )
-    assert new_tokens(found[0]) == [B, B, END]
-
-
-@pytest.mark.parametrize("build", [lambda model: Ensemble([model]), lambda model: model.build_engine()])
-def test_greedy_search_stops_at_the_first_end(model, build):
-    words = give_words({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
-    options = {"num_beams": 1, "logits_processor": [words], "renormalize_logits": True}
-    config = GenerationConfig(length_penalty=3.0)  # this would give "A A A </s>" a higher score than "</s>"
-    source = torch.tensor([[9, END]])
-    expected = model.generate(source, generation_config=config, **options)
-    assert expected.tolist() == [[START, END]]
-    assert torch.equal(model.generate(source, generation_config=config, engine=build(model), **options), expected)
+    # The four likeliest words end a hypothesis. So the second open hypothesis is only the sixth best continuation. It
+    # wins, because 30 is by far the likeliest word after 30.
+    biases = {(END,): 60.0, (3,): 50.0, (4,): 40.0, (5,): 30.0, (20,): 20.0, (30,): 10.0, (30, 30): 500.0}
+    found = model.generate(SOURCE, num_beams=2, eos_token_id=[END, 3, 4, 5], sequence_bias=biases)
+    assert (found[:, 1:3] == 30).all()
 
 
 # Scores
@@ -295,28 +242,18 @@ def test_transition_scores_add_up_to_the_score_times_its_length_penalty(request,
     lengths = (found.beam_indices >= 0).sum(dim=-1)
     penalty = LENGTH_PENALTIES[options.get("length_penalty_type", "gnmt")]
     totals = found.sequences_scores * penalty(lengths, alpha)
-    torch.testing.assert_close(transitions.sum(dim=-1), totals, rtol=0, atol=3e-5)
+    assert_close(transitions.sum(dim=-1), totals, tolerance=3e-5)
     if "forced_eos_token_id" in options and fixture == "endless":
         assert (totals > -60).all()  # a forced </s> adds 0 to the total, and not its log-probability of about -100
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_asking_for_fewer_translations_returns_the_best_of_them(brief, count):
-    four = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
-    fewer = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
-    for found, expected in zip(fewer, four, strict=True):
-        assert [new_tokens(row) for row in found] == [new_tokens(row) for row in expected[:count]]
 
 
 def test_attentions_and_states_of_each_step_are_recorded(model):
     found = model.generate(SOURCE, return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
     steps = found.sequences.shape[1] - 1
-    assert len(found.decoder_attentions) == len(found.cross_attentions) == steps
     assert len(found.decoder_hidden_states) == steps
     assert [step[0].shape for step in found.cross_attentions] == [(16, 3, 1, 7)] * steps
     assert [step[0].shape[-1] for step in found.decoder_attentions] == list(range(1, steps + 1))
-    assert len(found.encoder_attentions) == 1
-    assert found.encoder_attentions[0].shape == (4, 3, 7, 7)
+    assert [weights.shape for weights in found.encoder_attentions] == [(4, 3, 7, 7)]
 
 
 # Length
@@ -327,7 +264,7 @@ SEARCHES = {
     "greedy": {"num_beams": 1},
     "beam sampling": {"num_beams": 3, "do_sample": True},
 }
-each_search = pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+each_search = each_case("options", SEARCHES)
 
 
 @each_search
@@ -352,35 +289,21 @@ LIMITS = {
     ),
     "an offset below all lengths": ({"max_length_offset": -100}, lambda length: (1, True)),
     "no offset": ({"max_length_offset": None, "max_new_tokens": 13}, lambda length: (13, False)),
+    "a forced end": ({"max_new_tokens": 7, "forced_eos_token_id": END}, lambda length: (min(7, length + 4), True)),
 }
 
 
 @each_search
-@pytest.mark.parametrize(("limit", "expected"), LIMITS.values(), ids=LIMITS)
+@each_case(("limit", "expected"), LIMITS)
 def test_a_translation_ends_at_the_smallest_limit(endless, options, limit, expected):
     torch.manual_seed(0)
     new = map(new_tokens, endless.generate(SOURCE, **limit, **options))
     assert [(len(tokens), tokens[-1] == END) for tokens in new] == list(map(expected, LENGTHS))
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_the_end_can_be_forced_at_a_smaller_limit(endless, num_beams):
-    # The first source has 2 tokens, so its translation ends after 2 + 4 tokens. All other translations end after 7.
-    found = endless.generate(SOURCE, max_new_tokens=7, forced_eos_token_id=END, num_beams=num_beams)
-    new = [new_tokens(row) for row in found]
-    assert [(len(tokens), tokens[-1]) for tokens in new] == [(6, END), (7, END), (7, END), (7, END)]
-
-
 def test_a_very_large_limit_takes_no_memory(brief):
     near, far = (brief.generate(SOURCE, length_penalty=0.0, max_length_offset=n) for n in (50, 10**9))
     assert torch.equal(near, far)
-
-
-@pytest.mark.parametrize("search", ["beam", "beam sampling"])
-def test_each_of_several_translations_has_the_limit_of_its_sentence(endless, search):
-    translations = endless.generate(SOURCE, num_return_sequences=2, **SEARCHES[search])
-    expected = [length + 4 for length in LENGTHS for _ in range(2)]
-    assert [len(new_tokens(row)) for row in translations] == expected
 
 
 # Prompts
@@ -396,7 +319,7 @@ PROMPTS = {
 
 
 @each_search
-@pytest.mark.parametrize(("prompt", "more"), PROMPTS.values(), ids=PROMPTS)
+@each_case(("prompt", "more"), PROMPTS)
 def test_a_prompt_begins_the_translation_and_does_not_count_towards_the_limit(endless, options, prompt, more):
     translations = endless.generate(SOURCE, decoder_input_ids=torch.tensor(prompt), **options, **more)
     expected_start = [[START, *row] for row in prompt] if prompt[0] == [5, 6] else prompt
@@ -404,21 +327,7 @@ def test_a_prompt_begins_the_translation_and_does_not_count_towards_the_limit(en
     assert [len(new_tokens(row, len(expected_start[0]))) for row in translations] == [length + 4 for length in LENGTHS]
 
 
-# Batches
-
-
-# Translations of short sentences reach the limit of their source before the others are cut at 6 tokens.
-CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}
-
-
-@pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
-@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, CUT], ids=" ".join)
-def test_a_translation_does_not_depend_on_its_batch(request, fixture, options):
-    model = request.getfixturevalue(fixture)
-    alone = [new_tokens(model.generate(torch.tensor([s]), **options)[0]) for s in SENTENCES]
-    for batch in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0], [1, 3], [0, 2, 3]):
-        rows = model.generate(batch_of([SENTENCES[i] for i in batch]), **options)
-        assert [new_tokens(row) for row in rows] == [alone[i] for i in batch]
+# Padding and masks
 
 
 @each_search
@@ -464,54 +373,15 @@ def test_a_model_in_bfloat16_searches_in_float32(brief):
 # Other options of generate()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_sampled_beams_have_the_scores_of_teacher_forcing(brief, seed):
-    torch.manual_seed(seed)
+def test_sampled_beams_have_the_scores_of_teacher_forcing(brief):
+    torch.manual_seed(0)
     sampling = {"do_sample": True, "top_k": 0, "num_beams": 3, "num_return_sequences": 2}
     found = brief.generate(SOURCE, max_length_offset=4, **sampling, **WITH_SCORES)  # some sentences end before others
     expected = score(brief, SOURCE, found.sequences[:, 1:]).scores
-    torch.testing.assert_close(found.sequences_scores, expected, rtol=0, atol=1e-5)
+    assert_close(found.sequences_scores, expected, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_only_allowed_tokens_are_generated(model, num_beams):
-    allowed = {0: [9, 10, 11, END], 1: [12, 13, END], 2: [14, 15, 16, END], 3: [17, 18, END]}
-    translations = model.generate(SOURCE, prefix_allowed_tokens_fn=lambda i, _: allowed[i], num_beams=num_beams)
-    for i, row in enumerate(translations):
-        assert set(new_tokens(row)) <= set(allowed[i])
-
-
-def test_an_additional_stopping_criterion_ends_hypotheses(endless):
-    found = endless.generate(
-        SOURCE,
-        num_beams=37,  # the size of the vocabulary
-        stopping_criteria=[lambda ids, scores, **_: ids[:, -1] == 5],
-        length_penalty=0.0,
-        **WITH_SCORES,
-    )
-    tokens = found.sequences[:, 1:]
-    is_last = tokens == 5
-    assert is_last.any(dim=1).all()
-    is_later = is_last.cumsum(dim=1) > is_last
-    assert (tokens[is_later] == PAD).all()
-    expected = score(endless, SOURCE, tokens.masked_fill(is_later, -100)).log_probs
-    torch.testing.assert_close(found.sequences_scores, expected, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_criteria_and_processors_that_the_caller_passes_are_applied(endless, num_beams):
-    search = {"input_ids": SOURCE[1:2], "num_beams": num_beams}
-    tokens = endless.generate(**search, stopping_criteria=[MaxLengthCriteria(max_length=4)])
-    assert tokens.shape[1] == 4
-    (third,) = tokens[:, 3].tolist()
-    tokens = endless.generate(**search, stopping_criteria=[EosTokenCriteria(third)])
-    assert tokens[0, -1] == third
-    tokens = endless.generate(**search, logits_processor=[ForcedEOSTokenLogitsProcessor(5, END, "cpu")])
-    assert tokens[0, -1] == END
-    assert tokens.shape[1] == 5
-
-
-@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}])
+@each_search
 @pytest.mark.parametrize("without_end", [{"min_new_tokens": 10}, {"suppress_tokens": [END]}, {"eos_token_id": None}])
 def test_a_sentence_that_cannot_end_stops_at_its_limit(endless, options, without_end):
     tokens = endless.generate(SOURCE, **options, **without_end)
@@ -526,23 +396,6 @@ def test_no_sentence_outgrows_the_table_of_learned_positions(build_ending_model,
     tokens = model.generate(SOURCE, num_beams=num_beams)
     assert tokens.shape[1] == 1 + 8
     assert (tokens[:, -1] == END).all()
-
-
-def test_a_batch_of_no_sentences_is_refused(model):
-    with pytest.raises(ValueError, match="there is no sentence to translate"):
-        model.generate(SOURCE[:0, :4])
-
-
-@pytest.mark.parametrize("penalise", LENGTH_PENALTIES.values(), ids=LENGTH_PENALTIES)
-def test_no_length_penalty_falls_while_a_hypothesis_grows(penalise):
-    penalties = penalise(torch.arange(1, 99), 0.6)
-    assert (penalties.diff() >= 0).all()
-    assert penalise(7, 0.6) == pytest.approx(float(penalties[6]))
-
-
-def test_text_in_place_of_tokens_is_refused(model):
-    with pytest.raises(ValueError, match=r"input_ids must be a tensor, got str: call tokenizer\(sentences"):
-        model.generate("The dog runs.")
 
 
 def test_hypotheses_that_the_search_cannot_find_are_empty(model):
@@ -575,12 +428,6 @@ def test_scores_that_are_not_finite_raise_an_error(build_tiny_model, damage, use
     options = {"engine": model.build_engine()} if uses_engine else {"use_cache": False}
     with pytest.raises(FloatingPointError, match="not finite numbers"):
         model.generate(SOURCE, num_beams=num_beams, **options)
-
-
-def test_an_alpha_out_of_bounds_is_refused(model):
-    for alpha in (MOST_ALPHA + 1, -MOST_ALPHA - 1, math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"length_penalty must be from -10\.0 to 10\.0, got"):
-            model.generate(SOURCE, length_penalty=alpha)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_new_tokens": 30}, {"max_length": 30}])
