@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer.attention import alignment
 from vaswani_transformer.attention.alignment import align, attend_words, format_links, parse_links
 
@@ -72,21 +72,21 @@ def test_a_line_with_anything_but_links_is_refused(line):
 def test_translate_writes_alignments_that_align_can_rate_by_a_gold_file_without_errors(bundled_model, tmp_path, capsys):
     source, output, links = (tmp_path / name for name in ("source", "output", "links"))
     source.write_text("I am Tom.\n\nWhen did you buy the red car?\n")
-    files = ["--input", str(source), "--output", str(output), "--alignments", str(links)]
-    assert cli.main(["translate", "--model", str(bundled_model), *files]) == 0
+    files = ["--input", source, "--output", output, "--alignments", links]
+    assert vaswani("translate", "--model", bundled_model, *files) == 0
     assert links.read_text() == "0-0 1-1 2-2\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n"
     gold = tmp_path / "gold"
     gold.write_text("0-0 1-1\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n")
-    files = ["--source", str(source), "--target", str(output), "--gold", str(gold)]
-    assert cli.main(["align", "--model", str(bundled_model), *files]) == 0
+    files = ["--source", source, "--target", output, "--gold", gold]
+    assert vaswani("align", "--model", bundled_model, *files) == 0
     assert "alignment error rate 0.053  precision 0.900  recall 1.000" in capsys.readouterr().err
     gold.write_text("0-0\n\n0?0\n")
-    assert cli.main(["align", "--model", str(bundled_model), *files]) == 1
+    assert vaswani("align", "--model", bundled_model, *files) == 1
     assert f"{gold}, line 3: '0?0' is not a link" in capsys.readouterr().err
 
 
 def test_the_bundled_model_aligns_with_a_low_error_rate(bundled_model, data_folder, capsys):
     folder = data_folder / "alignment_de_en"
     files = ["--source", f"{folder}/dev.en", "--target", f"{folder}/dev.de", "--gold", f"{folder}/dev.gold.en-de"]
-    assert cli.main(["align", "--model", str(bundled_model), *files]) == 0
+    assert vaswani("align", "--model", bundled_model, *files) == 0
     assert float(capsys.readouterr().err.split("error rate ")[1].split()[0]) < 0.18

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer.averaging import average_checkpoints
 from vaswani_transformer.runs import averageable_checkpoints, checkpoint_name, resumable_checkpoints
 from vaswani_transformer.training.checkpoints import choose_checkpoint, drop_old_checkpoints, finish_checkpoint
@@ -176,7 +176,7 @@ def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkey
 def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, averaged):
     folders = {step: write_step(tmp_path / "checkpoints", step) for step in range(1, 5)}
     (tmp_path / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 3}}')
-    status = cli.main(["average", "--run", str(tmp_path), *last, "--output", str(tmp_path / "mean")])
+    status = vaswani("average", "--run", tmp_path, *last, "--output", tmp_path / "mean")
     if averaged is None:
         assert status == 1
         assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
@@ -190,12 +190,12 @@ def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch
     monkeypatch.setattr(example, "keep_example", lambda folder: None)
     model = write_step(tmp_path / "checkpoints", 3).rename(tmp_path / "model")
     folders = [*(write_step(tmp_path / "checkpoints", step) for step in (7, 1)), model]
-    named = ["average", "--checkpoints", *map(str, folders), "--output", str(tmp_path / "mean")]
-    assert cli.main(named) == 0
+    named = ["average", "--checkpoints", *folders, "--output", tmp_path / "mean"]
+    assert vaswani(*named) == 0
     average_checkpoints(folders, tmp_path / "expected")
     assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
     with pytest.raises(SystemExit):
-        cli.main([*named, "--last", "2"])
+        vaswani(*named, "--last", 2)
     assert "--last counts the checkpoints of a --run" in capsys.readouterr().err
 
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from shortcuts import vaswani
 
-from vaswani_transformer import cli
 from vaswani_transformer.training.cost import (
     PAPER_FLOP,
     RATES,
@@ -51,14 +51,14 @@ def test_the_cost_of_a_run_is_read_from_its_log(run_folder):
 
 
 def test_the_command_prints_the_costs_beside_those_of_the_paper(run_folder, capsys):
-    assert cli.main(["cost", "--run", str(run_folder), "--device", "P100"]) == 0
+    assert vaswani("cost", "--run", run_folder, "--device", "P100") == 0
     printed = capsys.readouterr().out
     assert "4.2e+14 FLOP  the paper's formula: 22 s x 2 P100 x 9.5e+12 FLOP/s" in printed
     assert "4.3e+07 FLOP  6 x parameters x tokens: 8,000 parameters, 900 target tokens" in printed
     assert "2.3e+19 FLOP  the paper's big model" in printed
-    assert cli.main(["cost", "--run", str(run_folder), "--device", "1e12", "--devices", "3"]) == 0
+    assert vaswani("cost", "--run", run_folder, "--device", "1e12", "--devices", 3) == 0
     assert "6.6e+13 FLOP  the paper's formula: 22 s x 3 1e12 x 1e+12 FLOP/s" in capsys.readouterr().out
-    assert cli.main(["cost", "--run", str(run_folder)]) == 0
+    assert vaswani("cost", "--run", run_folder) == 0
     assert "name a --device" in capsys.readouterr().out
 
 

@@ -6,6 +6,8 @@ from unittest import mock
 
 import pytest
 import torch
+from shortcuts import each_case
+from tiny_training import assert_close
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
@@ -47,7 +49,7 @@ CONFIGS = {
 # one, because in bfloat16 one of twelve rows differed by 0.34 of its norm on one processor, where attention weights
 # were almost equal. If an engine confused rows or words, the logits would differ by more than the tolerance.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
-DTYPES = list(TOLERANCES)
+each_dtype = pytest.mark.parametrize("dtype", TOLERANCES)
 # Only `forward` returns hidden states, so with these options no engine decodes.
 RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}
 
@@ -91,8 +93,8 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
             steps.reorder(beams, staying)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+@each_dtype
+@each_case("changes", CONFIGS)
 def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, dtype):
     model = build_tiny_model(noise=0.4, **changes)
     engine = model.build_engine(dtype=dtype)
@@ -101,7 +103,7 @@ def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, d
             compare(engine, model, dtype=dtype, source=source, prompt=prompt)
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@each_case("source", SOURCES)
 @pytest.mark.parametrize(
     "options",
     [
@@ -109,7 +111,7 @@ def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, d
         {"num_beams": 1},
         {"num_return_sequences": 4, "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)},
     ],
-    ids=["beam", "greedy", "prompt"],
+    ids=" ".join,
 )
 def test_a_search_finds_the_same_translations_with_an_engine_as_with_forward(build_ending_model, source, options):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
@@ -119,7 +121,7 @@ def test_a_search_finds_the_same_translations_with_an_engine_as_with_forward(bui
     assert torch.equal(found.sequences, expected.sequences)
     assert torch.equal(model.generate(source, engine=engine, **options), expected.sequences)
     assert torch.equal(model.generate(source, **options), expected.sequences)
-    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+    assert_close(found.sequences_scores, expected.sequences_scores, tolerance=1e-5)
 
 
 # Keys that an engine appends or evicts
@@ -170,8 +172,8 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_case("write", WRITES)
+@each_dtype
 def test_an_engine_keeps_its_weights_and_generate_uses_the_current_weights(build_tiny_model, dtype, write):
     changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
@@ -187,7 +189,7 @@ def test_an_engine_keeps_its_weights_and_generate_uses_the_current_weights(build
     assert not torch.equal(after, before)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_dtype
 def test_an_engine_includes_a_merged_adapter_in_every_dtype(build_tiny_model, dtype):
     peft = pytest.importorskip("peft")
     targets = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"]
@@ -237,7 +239,7 @@ def test_generate_reads_the_embeddings_in_place_and_build_engine_copies_them(mod
         assert (kept[0].data_ptr() != model.lm_head.weight.data_ptr()) == is_copy
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_dtype
 def test_autocast_does_not_change_the_results_of_an_engine(model, dtype):
     engine = model.build_engine(dtype=dtype)
     expected = model.generate(SOURCE, engine=engine, max_new_tokens=6)
@@ -307,7 +309,7 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
+@each_case(("change", "reason"), OBSTACLES)
 def test_a_model_without_an_engine_decodes_by_its_forward(build_tiny_model, change, reason):
     model = build_tiny_model(noise=0.4, dropout=0.0)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True}
@@ -318,7 +320,7 @@ def test_a_model_without_an_engine_decodes_by_its_forward(build_tiny_model, chan
     found = model.generate(SOURCE, **options)
     expected = model.generate(SOURCE, **options | RECORDED)
     assert torch.equal(found.sequences, expected.sequences)
-    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+    assert_close(found.sequences_scores, expected.sequences_scores, tolerance=1e-5)
 
 
 def test_global_hooks_autocast_and_other_kernels_prevent_an_engine(model):
@@ -409,7 +411,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
+@each_case(("old", "new"), CHANGES)
 def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(model, monkeypatch, old, new):
     warnings = []
     assert model.find_engine() is not None
@@ -431,7 +433,7 @@ GATES = {
 }
 
 
-@pytest.mark.parametrize(("build", "change"), GATES.values(), ids=GATES)
+@each_case(("build", "change"), GATES)
 def test_a_model_is_compared_with_its_engine_again_after_a_value_in_a_layer_changes(model, build, change):
     residual = model.model.decoder.layers[0].feed_forward_residual
     residual.__class__ = GatedResidual
@@ -486,7 +488,7 @@ def test_a_dtype_that_is_not_floating_point_is_refused(model, dtype):
 
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_dtype
 def test_an_engine_works_if_pytorch_lacks_a_private_name(model, monkeypatch, name, dtype):
     monkeypatch.setitem(PRIVATE_NAMES, name, "not.there")
     assert find_private(name) is None

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from tiny_training import assert_close
 
 from vaswani_transformer.translation.ensemble import Ensemble, mean_log_probs
 
@@ -56,7 +57,7 @@ def test_an_ensemble_of_copies_translates_as_the_model(model, options, is_engine
     alone = model.generate(SOURCE, **WITH_SCORES, **options)
     together = model.generate(SOURCE, engine=Ensemble([member] * num_copies), **WITH_SCORES, **options)
     assert torch.equal(together.sequences, alone.sequences)
-    torch.testing.assert_close(together.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-5)
+    assert_close(together.sequences_scores, alone.sequences_scores, tolerance=1e-5)
     tokens = model.generate(SOURCE, engine=Ensemble([member] * num_copies), **options)
     assert torch.equal(tokens, alone.sequences)
 
@@ -67,7 +68,7 @@ def test_the_order_of_models_does_not_matter(model, other_model):
     found = model.generate(SOURCE, engine=Ensemble([model, engine]), **options)
     mirrored = engine.generate(SOURCE, engine=Ensemble([engine, model]), **options)
     assert torch.equal(found.sequences, mirrored.sequences)
-    torch.testing.assert_close(found.sequences_scores, mirrored.sequences_scores, rtol=0, atol=1e-5)
+    assert_close(found.sequences_scores, mirrored.sequences_scores, tolerance=1e-5)
     alone = model.generate(SOURCE, **options)
     assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
 

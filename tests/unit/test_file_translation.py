@@ -13,6 +13,7 @@ from itertools import chain
 from types import SimpleNamespace
 
 import pytest
+from shortcuts import each_case
 from tqdm import tqdm
 
 from vaswani_transformer.data.lines import MOST_LINE_BYTES
@@ -170,7 +171,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@each_case("damage", DAMAGE)
 def test_a_damaged_window_is_translated_again(paths, damage):
     with pytest.raises(Killed):
         translate(Reverser(lives=17), paths)
