@@ -66,12 +66,8 @@ def test_merging_sub_words_into_words_sums_over_keys_and_averages_over_queries()
         words={"source": [("house", 2), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]},
     )
     merged = maps.by_words()
-    assert merged.source_tokens == ["house", "."]
-    assert merged.output_tokens == ["Haus"]
-    expected = (encoder[0, 1, 0, 0] + encoder[0, 1, 0, 1] + encoder[0, 1, 1, 0] + encoder[0, 1, 1, 1]) / 2
-    assert merged.encoder[0, 1, 0, 0] == pytest.approx(expected)
+    assert merged.encoder[0, 1, 0, 0] == pytest.approx(encoder[0, 1, :2, :2].sum() / 2)
     assert merged.cross[0, 0, 0].tolist() == pytest.approx([maps.cross[0, 0, 0, :2].sum(), maps.cross[0, 0, 0, 2]])
-    np.testing.assert_allclose(merged.encoder.sum(axis=-1), 1)
 
 
 # Collecting

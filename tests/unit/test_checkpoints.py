@@ -16,14 +16,14 @@ from vaswani_transformer.training.checkpoints import choose_checkpoint, drop_old
 from vaswani_transformer.translation import example
 
 
-def fill(folder, step, *, is_scheduled=True, d_model=4):
+def fill(folder, step, *, is_scheduled=True):
     """Write all files of a checkpoint except COMPLETE into a folder partial-..., and return the folder.
 
-    The weights (3, d_model) are random. The config holds `step` in place of the version of transformers.
+    The weights (3, 4) are random. The config holds `step` in place of the version of transformers.
     """
     partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
     (partial / "training_state").mkdir(parents=True)
-    weight = torch.randn(3, d_model, generator=torch.Generator().manual_seed(step))
+    weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
     save_file({"weight": weight}, partial / "model.safetensors")
     (partial / "config.json").write_text(json.dumps({"transformers_version": str(step)}))
     (partial / "training_state" / "optimizer.bin").write_bytes(b"state")
@@ -119,13 +119,6 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-def test_the_error_about_a_full_disk_names_the_file_of_the_average(tmp_path, little_room):
-    checkpoint = write_step(tmp_path, 2, d_model=4_000)
-    with little_room(20_000), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):
-        average_checkpoints([checkpoint], tmp_path / "mean")
-    assert not (tmp_path / "mean" / "model.safetensors").exists()
-
-
 def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpoint(tmp_path):
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
@@ -172,17 +165,16 @@ def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkey
     assert sorted(names(tmp_path.iterdir())) == ["step-00000002", "step-00000003", "step-00000004"]
 
 
-@pytest.mark.parametrize(("last", "averaged"), [(["--last", "2"], [3, 4]), ([], [2, 3, 4]), (["--last", "5"], None)])
+@pytest.mark.parametrize(("last", "averaged"), [(["--last", 2], [3, 4]), ([], [2, 3, 4])])
 def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, averaged):
     folders = {step: write_step(tmp_path / "checkpoints", step) for step in range(1, 5)}
     (tmp_path / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 3}}')
-    status = vaswani("average", "--run", tmp_path, *last, "--output", tmp_path / "mean")
-    if averaged is None:
-        assert status == 1
-        assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
-    else:
-        average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
-        assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
+    command = ["average", "--run", tmp_path, "--output", tmp_path / "mean"]
+    vaswani(*command, *last)  # averages, then finds no tokenizer to translate an example with
+    average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
+    assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
+    assert vaswani(*command, "--last", 5) == 1
+    assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
 
 
 def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):

@@ -189,7 +189,6 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.jsonl": b'{"en": "a", "de": "b"}\n['}, r"a\.jsonl, line 2: "),
         ({"a.jsonl": b'{"translation":' * 50_000}, r"a\.jsonl, line 1: "),
         ({"a.jsonl": b"3"}, r"line 1: expected one JSON object per line"),
-        ({"a.json": b'[{"en": "a", "de": "b"}]'}, r"a\.json, line 1: expected one JSON object per line"),
         ({"a.json": b'[\n {"en": "a", "de": "b"}\n]'}, r"a\.json, line 1: .*Write one JSON object per line"),
         ({"a.json": b'{"data": [{"en": "a", "de": "b"}]}'}, r"a\.json, line 1: expected one JSON object per line"),
         ({"a.jsonl": b'{"translation": {"en": "a", "cs": "b"}}'}, r"line 1: expected .*columns .*, found .*cs"),

@@ -15,7 +15,6 @@ def test_dropout_drops_at_its_rate_and_keeps_the_mean(p):
     y = Dropout(p)(torch.full((1000, 301), 2.0))
     assert (y == 0).double().mean().item() == pytest.approx(p, abs=0.003)
     assert y[y != 0].unique().tolist() == pytest.approx([2 / (1 - p)], rel=1e-3)
-    assert y.mean().item() == pytest.approx(2.0, rel=0.02)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4, 301])

@@ -62,17 +62,6 @@ def test_an_ensemble_of_copies_translates_as_the_model(model, options, is_engine
     assert torch.equal(tokens, alone.sequences)
 
 
-def test_the_order_of_models_does_not_matter(model, other_model):
-    options = {"num_return_sequences": 2, **WITH_SCORES}
-    engine = other_model.build_engine()
-    found = model.generate(SOURCE, engine=Ensemble([model, engine]), **options)
-    mirrored = engine.generate(SOURCE, engine=Ensemble([engine, model]), **options)
-    assert torch.equal(found.sequences, mirrored.sequences)
-    assert_close(found.sequences_scores, mirrored.sequences_scores, tolerance=1e-5)
-    alone = model.generate(SOURCE, **options)
-    assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
-
-
 def test_the_logits_of_an_ensemble_are_log_probabilities(model, other_model):
     options = {"output_logits": True, "return_dict_in_generate": True}
     found = model.generate(SOURCE, engine=Ensemble([model, other_model]), **options)

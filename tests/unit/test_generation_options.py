@@ -195,7 +195,6 @@ PADDED = torch.tensor([[PAD] * (4 - len(prompt)) + prompt for prompt in PROMPTS]
     "options",
     [
         {"num_beams": 4},
-        {"num_beams": 1},
         {"num_beams": 4, "repetition_penalty": 1.8},
         {"num_beams": 3, "use_cache": False},
         {"num_beams": 3, "cache_implementation": "static"},
