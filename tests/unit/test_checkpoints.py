@@ -119,6 +119,13 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
         average_checkpoints(folders, tmp_path / "mean")
 
 
+def test_the_error_about_a_full_disk_names_the_file_of_the_average(tmp_path, little_room):
+    checkpoint = write_step(tmp_path, 2)
+    with little_room(100), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):
+        average_checkpoints([checkpoint], tmp_path / "mean")
+    assert not (tmp_path / "mean" / "model.safetensors").exists()
+
+
 def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpoint(tmp_path):
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
@@ -170,11 +177,11 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, avera
     folders = {step: write_step(tmp_path / "checkpoints", step) for step in range(1, 5)}
     (tmp_path / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 3}}')
     command = ["average", "--run", tmp_path, "--output", tmp_path / "mean"]
+    assert vaswani(*command, "--last", 5) == 1
+    assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
     vaswani(*command, *last)  # averages, then finds no tokenizer to translate an example with
     average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
     assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
-    assert vaswani(*command, "--last", 5) == 1
-    assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
 
 
 def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
