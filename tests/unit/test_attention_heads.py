@@ -131,18 +131,17 @@ def test_attention_of_all_words_to_one_word_is_no_alignment():
 def test_the_fields_of_a_score_follow_their_definitions():
     encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
     ones = np.ones((1, 1, 1, 1))
-    maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3), ["</s>"])
+    maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, encoder[:, :, :1], ["</s>"])
     score = first_score(tally_of(maps, times=3), "previous word", "encoder")
     assert (score.share, score.uniform, score.places) == (pytest.approx(0.7), pytest.approx(1 / 3), 6)
     assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))
 
 
 def test_share_and_uniform_are_summed_over_the_sub_words_of_a_word():
-    even = np.full((1, 1, 4, 4), 0.25)
     encoder = np.array([[0.1, 0.2, 0.3, 0.4]] * 4)[None, None]
     words = {"source": [("house", 3), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]}
     ones = np.ones((1, 1, 1, 1))
-    maps = AttentionMaps(["ho", "·u", "·se", "."], ["<s>"], encoder, ones, even[:, :, :1], ["Haus"], words)
+    maps = AttentionMaps(["ho", "·u", "·se", "."], ["<s>"], encoder, ones, encoder[:, :, :1], ["Haus"], words)
     score = first_score(tally_of(maps, times=1), "previous word", "encoder")
     assert (score.share, score.uniform, score.places) == (pytest.approx(0.6), pytest.approx(0.75), 1)
 

@@ -132,9 +132,7 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_an_alias_in_the_constructor_sets_its_field(alias, name):
-    by_alias = VaswaniConfig(**{alias: 16})
-    by_name = VaswaniConfig(**{name: 16})
-    assert by_alias.to_dict() == by_name.to_dict()
+    assert VaswaniConfig(**{alias: 16}).to_dict() == VaswaniConfig(**{name: 16}).to_dict()
 
 
 def test_get_text_config_tells_a_cache_the_number_of_decoder_layers():
@@ -142,11 +140,10 @@ def test_get_text_config_tells_a_cache_the_number_of_decoder_layers():
     assert config.get_text_config(decoder=True).num_hidden_layers == 3
 
 
-@pytest.mark.parametrize("loader", [VaswaniConfig, AutoConfig])
-def test_every_field_survives_saving(tmp_path, loader):
+def test_every_field_survives_saving(tmp_path):
     config = VaswaniConfig(**OTHER)
     config.save_pretrained(tmp_path)
-    loaded = loader.from_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
     assert type(loaded) is VaswaniConfig
     assert {name: getattr(loaded, name) for name in OTHER} == OTHER
     assert set(VaswaniConfig.__annotations__) - set(OTHER) == {"is_encoder_decoder"}

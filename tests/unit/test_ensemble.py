@@ -23,11 +23,6 @@ def model(build):
     return build()
 
 
-@pytest.fixture(scope="module")
-def other_model(build):
-    return build(seed=7, d_model=20, num_heads=2, encoder_layers=2, decoder_layers=1)
-
-
 def test_the_mean_of_equal_probabilities_is_exact():
     logits = torch.randn(3, 50)
     for count in range(1, 12):
@@ -62,9 +57,9 @@ def test_an_ensemble_of_copies_translates_as_the_model(model, options, is_engine
     assert torch.equal(tokens, alone.sequences)
 
 
-def test_the_logits_of_an_ensemble_are_log_probabilities(model, other_model):
+def test_the_logits_of_an_ensemble_are_log_probabilities(model, build):
     options = {"output_logits": True, "return_dict_in_generate": True}
-    found = model.generate(SOURCE, engine=Ensemble([model, other_model]), **options)
+    found = model.generate(SOURCE, engine=Ensemble([model, build(seed=7)]), **options)
     torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
 
 

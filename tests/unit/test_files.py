@@ -6,9 +6,7 @@ import pytest
 
 from vaswani_transformer.files import (
     claim,
-    digest_files,
     find_changes,
-    find_damage,
     lock_folder,
     write_folder,
     write_whole,
@@ -30,12 +28,6 @@ def test_an_unfinished_file_does_not_replace_the_old_one(tmp_path, name):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_new_file_is_synced_before_it_is_renamed(tmp_path, file_calls):
-    with write_whole(tmp_path / "file") as file:
-        file.write(b"new")
-    assert file_calls == ["sync file.partial", "rename file.partial"]
-
-
 def test_the_error_about_a_failed_write_names_the_file_and_other_errors_are_unchanged(tmp_path, little_room):
     path = tmp_path / "file"
     with little_room(10), pytest.raises(OSError, match=rf"File too large: '{path}'"), write_whole(path) as file:
@@ -51,19 +43,6 @@ def test_a_folder_that_a_killed_process_has_renamed_gets_its_old_name_again(tmp_
     with contextlib.suppress(KeyboardInterrupt), write_folder(tmp_path / "model"):
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "notes.txt"]
-
-
-def test_find_damage_returns_the_first_damaged_or_missing_file(tmp_path):
-    (tmp_path / "sub").mkdir()
-    for name in ("a", "sub/b"):
-        (tmp_path / name).write_text(name)
-    digests = digest_files(tmp_path, tmp_path.rglob("*"))
-    assert list(digests) == ["a", "sub/b"]
-    assert find_damage(tmp_path, digests) == ""
-    (tmp_path / "sub" / "b").write_text("B")
-    assert find_damage(tmp_path, digests) == f"{tmp_path / 'sub' / 'b'} is damaged"
-    (tmp_path / "a").unlink()
-    assert find_damage(tmp_path, digests) == f"{tmp_path / 'a'} is missing"
 
 
 def test_find_changes_names_each_difference_by_its_path():
