@@ -24,20 +24,20 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """
     if not folders:
         raise ValueError("there is no checkpoint to average: train until the run has one.")
-    sums = {}
+    sums: dict[str, torch.Tensor] = {}
+    first = None
     for folder in folders:
         if (folder / COMPLETE).exists():  # Only checkpoints have digests.
             check_checkpoint(folder)
         weights = load_file(folder / WEIGHTS)
-        sizes = {name: tensor.shape for name, tensor in weights.items()}
-        sums = sums or {name: tensor.new_zeros(tensor.shape, dtype=torch.float64) for name, tensor in weights.items()}
-        have_one_vocabulary = _read_vocabulary(folder) == _read_vocabulary(folders[0])
-        if sizes != {name: total.shape for name, total in sums.items()} or not have_one_vocabulary:
+        kind = {name: tensor.shape for name, tensor in weights.items()} | _read_vocabulary(folder)
+        first = first or kind
+        if kind != first:
             raise ValueError(
                 f"{folder} has another architecture or vocabulary than {folders[0]}: leave one of them out."
             )
         for name, tensor in weights.items():
-            sums[name] += tensor.double()
+            sums[name] = sums.get(name, 0) + tensor.double()
     output.mkdir(parents=True, exist_ok=True)
     for path in folders[-1].iterdir():
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
