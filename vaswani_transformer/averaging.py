@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save
 
 from .files import digest_files, read_object, write_whole
@@ -24,7 +23,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """
     if not folders:
         raise ValueError("there is no checkpoint to average: train until the run has one.")
-    sums: dict[str, torch.Tensor] = {}
+    sums = {}
     first = None
     for folder in folders:
         if (folder / COMPLETE).exists():  # Only checkpoints have digests.

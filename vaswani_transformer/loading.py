@@ -144,13 +144,12 @@ def load_weights(model_class: type, name: str, **options) -> PreTrainedModel:
     """
     with naming_damage(name):
         model, report = model_class.from_pretrained(name, trust_remote_code=False, output_loading_info=True, **options)
-    unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
-    faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
-    if faults:
-        raise ValueError(
-            f"the files of {name} do not belong together: {'; '.join(faults)}. Copy the model again, or load "
-            f"it by the class that saved it."
-        )
+    for kind in ("missing", "unexpected"):
+        if keys := report[f"{kind}_keys"]:
+            raise ValueError(
+                f"the files of {name} do not belong together: {kind} weights: {', '.join(sorted(keys)[:3])}. Copy the "
+                f"model again, or load it by the class that saved it."
+            )
     return model
 
 
@@ -166,13 +165,15 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
         if name in SEARCH_BOUNDS and value is not None and value not in SEARCH_BOUNDS[name]:
             raise ValueError(f"{name} must be {SEARCH_BOUNDS[name]}, got {value!r}")
         ids = value if isinstance(value, list) else [value]
-        is_given = name in needed or (name.endswith("_token_id") and ids != [None])
-        if is_given and not all(type(token) is int and 0 <= token < config.vocab_size for token in ids):
+        is_given = name.endswith("_token_id") and value is not None
+        if (is_given or name in needed) and not all(
+            type(token) is int and 0 <= token < config.vocab_size for token in ids
+        ):
             raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {value!r}")
     if (heads := options.get("alignment_heads")) is not None:
-        known = [[layer, head] for layer in range(config.decoder_layers) for head in range(config.num_heads)]
         # Pairs are compared as text, because True == 1 in Python.
-        if not isinstance(heads, list) or not heads or not {*map(str, heads)} <= {*map(str, known)}:
+        known = {str([layer, head]) for layer in range(config.decoder_layers) for head in range(config.num_heads)}
+        if not heads or not known.issuperset(map(str, heads)):
             raise ValueError(
                 f"alignment_heads must be pairs of a layer below {config.decoder_layers} and a head below "
                 f"{config.num_heads}, got {heads!r}"
@@ -227,10 +228,9 @@ def _refusing_changes(folder: Path) -> Iterator[None]:
             raise OSError(f"{folder} changed while it was read, perhaps by a training run: repeat the command.")
 
 
-def _identify_files(folder: Path) -> set[tuple[str, int, int, int]]:
-    """Return name, inode, size and time of change of each file of the model in `folder`."""
-    found = [(path.name, path.stat()) for path in _list_files(folder)]
-    return {(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found}
+def _identify_files(folder: Path) -> set[tuple[str, int, int]]:
+    """Return name, inode and time of change of each file of the model in `folder`."""
+    return {(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in _list_files(folder)}
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -102,13 +102,6 @@ def read_description(run: Path) -> dict:
     return read_object(path)
 
 
-def read_num_averaged(run: Path) -> int:
-    """Return how many checkpoints the recipe of `run` averages."""
-    description = read_description(run)
-    with blaming(run / RECIPE_FILE):
-        return int(description["recipe"]["num_averaged_checkpoints"])
-
-
 def read_update(model: Path) -> int | None:
     """Return the number of updates of `model`, or of the newest checkpoint in its mean; None if unknown."""
     path = model / UPDATE
@@ -148,14 +141,10 @@ def find_model(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if a run has no model yet, or if a part is missing.
-        ValueError: if a part is a pipe or a folder instead of a file, or if generation_config.json is damaged, which
-            transformers would silently ignore.
+        ValueError: if generation_config.json is damaged, which transformers would silently ignore.
     """
     folder = find_model_folder(path)
-    for part in folder.glob("[!.]*"):
-        if not part.is_file() and (part.suffix in SUFFIXES or not part.is_dir()):
-            raise ValueError(f"{part} is not a file, but a folder, a pipe or a broken link: copy the model again.")
-    needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
+    needed = (("config.json",), TOKENIZER_FILES, (WEIGHTS, "model.safetensors.index.json"))
     missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
     if len(missing) == len(needed) and (path / RECIPE_FILE).exists():
         raise FileNotFoundError(
@@ -168,6 +157,7 @@ def find_model(path: Path) -> Path:
             f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
             f"(with its tokenizer), or a run folder."
         )
-    if (folder / GENERATION_CONFIG_NAME).exists():
-        read_object(folder / GENERATION_CONFIG_NAME)  # raises an error if it is damaged
+    generation_config = folder / GENERATION_CONFIG_NAME
+    if generation_config.exists() or generation_config.is_symlink():
+        read_object(generation_config)  # raises an error if it is damaged, or a broken link
     return folder

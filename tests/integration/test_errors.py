@@ -37,7 +37,6 @@ PREPARE = "prepare --dev text text --output data --train"
         ("translate --model text", "text is a file; name the folder of a model"),
         ("convert --from marian --model empty --output y", "config.json"),
         ("convert --from fairseq --model model --output y", "model is a folder: name the checkpoint in it"),
-        ("evaluate --hypotheses - --references -", "standard input (-) is given for two texts"),
         ("translate --model model/gone", "model/gone does not exist; name a model folder"),
         (f"{PREPARE} gone.en gone.de", "gone.en"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),

@@ -31,31 +31,20 @@ def find_fault(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> None:
     from ..averaging import average_checkpoints
-    from ..runs import find_model_folder
+    from ..runs import CHECKPOINTS_FOLDER, averageable_checkpoints, find_model_folder, read_description
     from ..translation.example import keep_example
 
     check_new_folder(args.output)
     if args.checkpoints:
         folders = list(map(find_model_folder, args.checkpoints))
     else:
-        folders = _find_last(args.run_folder, args.last)
+        number = args.last or read_description(args.run_folder)["recipe"]["num_averaged_checkpoints"]
+        folders = averageable_checkpoints(args.run_folder / CHECKPOINTS_FOLDER)[-number:]
+        if args.last and len(folders) < args.last:
+            raise ValueError(
+                f"checkpoints in {args.run_folder}: {len(folders)}, fewer than --last {args.last}: give a smaller "
+                f"number."
+            )
     average_checkpoints(folders, args.output)
     keep_example(args.output)
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")
-
-
-def _find_last(run_folder: Path, num_last: int | None) -> list[Path]:
-    """Return the last `num_last` checkpoints of a run. If `num_last` is None, the recipe of the run decides how many.
-
-    Raises:
-        ValueError: if the run has fewer than `num_last` checkpoints.
-    """
-    from ..runs import CHECKPOINTS_FOLDER, averageable_checkpoints, read_num_averaged
-
-    number = read_num_averaged(run_folder) if num_last is None else num_last
-    found = averageable_checkpoints(run_folder / CHECKPOINTS_FOLDER)
-    if num_last is not None and len(found) < num_last:
-        raise ValueError(
-            f"checkpoints in {run_folder}: {len(found)}, fewer than --last {num_last}: give a smaller number."
-        )
-    return found[-number:]
