@@ -165,10 +165,8 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
         if name in SEARCH_BOUNDS and value is not None and value not in SEARCH_BOUNDS[name]:
             raise ValueError(f"{name} must be {SEARCH_BOUNDS[name]}, got {value!r}")
         ids = value if isinstance(value, list) else [value]
-        is_given = name.endswith("_token_id") and value is not None
-        if (is_given or name in needed) and not all(
-            type(token) is int and 0 <= token < config.vocab_size for token in ids
-        ):
+        is_given = name in needed or (name.endswith("_token_id") and value is not None)
+        if is_given and not all(type(token) is int and 0 <= token < config.vocab_size for token in ids):
             raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {value!r}")
     if (heads := options.get("alignment_heads")) is not None:
         # Pairs are compared as text, because True == 1 in Python.

@@ -9,7 +9,7 @@ You may edit the file before `vaswani push` uploads it. An existing card is repl
 import argparse
 from pathlib import Path
 
-from .arguments import check_output, output_path
+from .arguments import check_output, output_path, take_given
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -24,23 +24,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--output", type=output_path, help="file to write; default: RUN/model/README.md")
     facts = command.add_argument_group("facts that are not in the run folder; the card says which are missing")
-    facts.add_argument("--data", default="", help="description of the training data")
-    facts.add_argument("--dataset", default="", help="Hub id of the training data, such as wmt/wmt14")
-    facts.add_argument(
-        "--license", default="", help="licence of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ..."
-    )
-    facts.add_argument("--hardware", default="", help="description of the devices on which the model was trained")
+    facts.add_argument("--data", help="description of the training data")
+    facts.add_argument("--dataset", help="Hub id of the training data, such as wmt/wmt14")
+    facts.add_argument("--license", help="licence of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ...")
+    facts.add_argument("--hardware", help="description of the devices on which the model was trained")
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..hub.card import CardText, build_card, read_run, read_scores
-    from ..runs import CARD_FILE, MODEL_FOLDER
+    from ..hub.card import build_card, read_scores
+    from ..runs import CARD_FILE, MODEL_FOLDER, find_model
 
-    model = read_run(args.run_folder).model
+    model = find_model(args.run_folder)
     output = args.output
     evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
-    facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}
-    card = build_card(args.run_folder, model, evaluations=evaluations, text=CardText(**facts))
+    facts = take_given(args, "data", "dataset", "license", "hardware")
+    card = build_card(args.run_folder, model, evaluations=evaluations, **facts)
     if output is None:
         output = model / CARD_FILE
         if model != args.run_folder / MODEL_FOLDER:

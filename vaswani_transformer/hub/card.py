@@ -18,7 +18,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ..evaluation.metrics import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
-from ..runs import RECIPE_FILE, find_model, read_description, read_update
+from ..runs import find_model, read_description, read_update
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import OF_DATA, RECIPES
@@ -29,7 +29,6 @@ MODEL_ID = "OWNER/NAME"  # The upload replaces it by the model's name on the Hub
 # The metrics of `vaswani evaluate`, with their names on the Hub.
 METRICS = {**dict.fromkeys((BLEU, LOWER_CASED, PAPER, TOKENISED), "bleu"), CHRF: "chrf", PERPLEXITY: "perplexity"}
 LANGUAGE = re.compile(r"[a-z]{2,3}")
-TREES = "trees"  # The target language of data from `vaswani prepare --task parsing`.
 NO_LICENCE = "No licence of the weights or of the training data is stated: ask before you share or sell."
 
 
@@ -50,58 +49,6 @@ class Evaluation:
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run, as its folder describes it.
-
-    Attributes:
-        model: the folder of the model that the card describes.
-        cost: the cost of training.
-        recipe: the fields of the recipe.
-        versions: the versions of the libraries.
-        updates: the number of updates that the model has had.
-        planned_updates: the number of updates in the recipe.
-        dev: the update of the last evaluation, and the perplexity of the development set at this update. `None` if
-            there was no evaluation.
-        device: the kind of device; empty if it is unknown.
-        init: the name and the fingerprint of the model with whose weights training began. `None` if training began with
-            random weights.
-        languages: source and target, as given to `vaswani prepare`. The target is `TREES` if the model parses.
-    """
-
-    model: Path
-    cost: RunCost
-    recipe: dict
-    versions: dict
-    updates: int
-    planned_updates: int
-    dev: tuple[int, float] | None
-    device: str
-    init: tuple[str, str] | None
-    languages: tuple[str, str] | None
-
-    @property
-    def is_parser(self) -> bool:
-        return self.languages is not None and self.languages[1] == TREES
-
-
-@dataclass(frozen=True, kw_only=True)
-class CardText:
-    """Facts for the card that a run folder does not hold. A missing fact is an empty string.
-
-    Attributes:
-        data: a description of the training data.
-        dataset: the name of the training data on the Hub, for the metadata.
-        license: the identifier of the weights' licence on the Hub, such as apache-2.0.
-        hardware: the devices on which the model was trained.
-    """
-
-    data: str = ""
-    dataset: str = ""
-    license: str = ""
-    hardware: str = ""
-
-
 def read_scores(test_set: str, path: Path) -> Evaluation:
     """Read the scores of `test_set` from a file of `vaswani evaluate --json`.
 
@@ -111,133 +58,109 @@ def read_scores(test_set: str, path: Path) -> Evaluation:
     """
     figures = read_object(path)
     with blaming(path):
-        scores = [
-            Score(str(entry["name"]), float(entry["value"]), str(entry["signature"])) for entry in figures["scores"]
-        ]
-        if unknown := {score.name for score in scores} - METRICS.keys():
-            raise ValueError(f"unknown score {', '.join(sorted(unknown))}")
-        return Evaluation(test_set, scores, str(figures["search"]), str(figures["fingerprint"]))
+        scores = [Score(**entry) for entry in figures["scores"]]
+        return Evaluation(test_set, scores, figures["search"], figures["fingerprint"])
 
 
-def read_run(folder: Path, model: Path | None = None) -> Run:
-    """Read the recipe, the log and the languages of a run.
+def build_card(
+    folder: Path,
+    model: Path | None = None,
+    *,
+    evaluations: Sequence[Evaluation] = (),
+    data: str = "",
+    dataset: str = "",
+    license: str = "",
+    hardware: str = "",
+) -> str:
+    """Return the text of the card of a run.
+
+    The last four arguments are facts that a run folder does not hold. A missing fact is an empty string.
 
     Args:
         folder: the run folder.
         model: the folder of a model of this run. The log is read up to the update of this model. The default is the
             newest model.
+        evaluations: the scores to write into the card.
+        data: a description of the training data.
+        dataset: the name of the training data on the Hub, for the metadata.
+        license: the identifier of the weights' licence on the Hub, such as apache-2.0.
+        hardware: the devices on which the model was trained.
 
     Raises:
-        FileNotFoundError: if a file is missing.
-        ValueError: if a file is damaged, or if the log has no line of training.
+        FileNotFoundError: if a file of the run is missing.
+        ValueError: if a file of the run is damaged, if the log has no line of training, or if the scores belong to
+            another model.
     """
     cost = RunCost.read(folder)
-    log = read_log(folder)
     description = read_description(folder)
     model = model or find_model(folder)
-    config = read_object(model / "config.json")
-    update = read_update(model)
-    log = [line for line in log if update is None or line["update"] <= update]
-    dev = [(line["update"], line["dev_perplexity"]) for line in log if line.get("dev_perplexity") is not None]
-    with blaming(folder / RECIPE_FILE):
-        origin = str(description["init_from"]), str(description["init_fingerprint"])
-        return Run(
-            model=model,
-            cost=cost,
-            recipe=dict(description["recipe"]),
-            versions=dict(description["versions"]),
-            updates=update or max(line["update"] for line in log),
-            planned_updates=int(description["recipe"]["num_updates"]),
-            dev=dev[-1] if dev else None,
-            device=str(description.get("device", "")),
-            init=origin if description["init_from"] else None,
-            languages=find_languages(config),
-        )
-
-
-def build_card(
-    folder: Path, model: Path | None = None, *, evaluations: Sequence[Evaluation] = (), text: CardText | None = None
-) -> str:
-    """Return the text of the card of a run.
-
-    Args:
-        folder, model: see `read_run`.
-        evaluations: the scores to write into the card.
-        text: further facts.
-
-    Raises:
-        FileNotFoundError: see `read_run`.
-        ValueError: see `read_run`. This error is also raised if the scores belong to another model.
-    """
-    run = read_run(folder, model)
-    text = text or CardText()
     for evaluation in evaluations:
-        if evaluation.fingerprint != (fingerprint := fingerprint_model(run.model)):
+        if evaluation.fingerprint != (fingerprint := fingerprint_model(model)):
             raise ValueError(
                 f"the scores of {evaluation.test_set} belong to a model with fingerprint {evaluation.fingerprint}, but "
                 f"the model of {folder} has fingerprint {fingerprint}: evaluate this model again."
             )
+    languages = find_languages(read_object(model / "config.json")) or ("the source", "the target language")
+    source, target = languages
+    is_parser = target == "trees"  # as `vaswani prepare --task parsing` writes it
+    update = read_update(model)
+    log = [line for line in read_log(folder) if update is None or line["update"] <= update]
     name = plain(folder.resolve().name)
-    source, target = run.languages or ("the source", "the target language")
-    data = f"trained on {text.data}" if text.data else "trained on data its author has not named"
-    values = {
-        "metadata": _metadata(run, evaluations, text, name=name),
-        "name": name,
-        "summary": (
-            f'The Transformer of "Attention Is All You Need" with {run.cost.num_parameters:,} parameters, '
-            f"from {source} to {target}, {data}."
-        ),
-        "model_id": MODEL_ID,
-        "source": source,
-        "target": target,
-        "recipe": _recipe(run),
-        "cost": _cost(run, text),
-        "scores": _scores(run, evaluations),
-        "max_length": plain(run.recipe.get("max_length", "?")),
-        "licence": f"Licence of the weights: {text.license}." if text.license else NO_LICENCE,
-    }
-    template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
-    return Template(template.read_text(encoding="utf-8")).substitute(values)
-
-
-def _metadata(run: Run, evaluations: Sequence[Evaluation], text: CardText, *, name: str) -> str:
-    results = [
-        EvalResult(
-            task_type="translation",
-            dataset_type=re.sub(r"\W+", "-", evaluation.test_set.lower()).strip("-"),
-            dataset_name=evaluation.test_set,
-            metric_type=METRICS[score.name],
-            metric_name=score.name,
-            metric_value=float(_format(score)),
-            metric_args={"signature": score.signature, "search": evaluation.search, "model": evaluation.fingerprint},
-        )
-        for evaluation in evaluations
-        for score in evaluation.scores
-    ]
-    data = ModelCardData(
-        language=[name for name in run.languages or () if LANGUAGE.fullmatch(name)] or None,
-        license=text.license or "unknown",
+    results = [_build_result(evaluation, score) for evaluation in evaluations for score in evaluation.scores]
+    metadata = ModelCardData(
+        language=[language for language in languages if LANGUAGE.fullmatch(language)] or None,
+        license=license or "unknown",
         library_name="transformers",
-        pipeline_tag=None if run.is_parser else "translation",
+        pipeline_tag=None if is_parser else "translation",
         tags=["vaswani_transformer", "attention-is-all-you-need"],
-        datasets=[text.dataset] if text.dataset else None,
+        datasets=[dataset] if dataset else None,
         metrics=sorted({result.metric_type for result in results}) or None,
         model_name=name if results else None,
         eval_results=results or None,
     )
-    return data.to_yaml()
+    template = PARSER_TEMPLATE if is_parser else TEMPLATE
+    return Template(template.read_text(encoding="utf-8")).substitute(
+        metadata=metadata.to_yaml(),
+        name=name,
+        summary=(
+            f'The Transformer of "Attention Is All You Need" with {cost.num_parameters:,} parameters, from {source} to '
+            f"{target}, trained on {data or 'data its author has not named'}."
+        ),
+        model_id=MODEL_ID,
+        source=source,
+        target=target,
+        recipe=_recipe(description, update or max(line["update"] for line in log)),
+        cost=_cost(cost, description, hardware),
+        scores=_scores(evaluations, log, is_parser=is_parser),
+        max_length=plain(description["recipe"]["max_length"]),
+        licence=f"Licence of the weights: {license}." if license else NO_LICENCE,
+    )
 
 
-def _recipe(run: Run) -> str:
-    names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), run.recipe)]
+def _build_result(evaluation: Evaluation, score: Score) -> EvalResult:
+    return EvalResult(
+        task_type="translation",
+        dataset_type=re.sub(r"\W+", "-", evaluation.test_set.lower()).strip("-"),
+        dataset_name=evaluation.test_set,
+        metric_type=METRICS[score.name],
+        metric_name=score.name,
+        metric_value=float(_format(score)),
+        metric_args={"signature": score.signature, "search": evaluation.search, "model": evaluation.fingerprint},
+    )
+
+
+def _recipe(description: dict, updates: int) -> str:
+    fields = description["recipe"]
+    names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), fields)]
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
-    lines = [f"{named}, seed {run.cost.seed}; updates: {run.updates:,} done, {run.planned_updates:,} planned."]
-    if run.init:
-        name, fingerprint = run.init
+    planned = int(fields["num_updates"])
+    lines = [f"{named}, seed {description['seed']}; updates: {updates:,} done, {planned:,} planned."]
+    if name := description["init_from"]:
         name = Path(name).name if Path(name).is_absolute() else name  # The card must not show local folders.
-        lines.append(f"Training began with the weights of {code(name)}, fingerprint {code(fingerprint)}.")
+        fingerprint = code(str(description["init_fingerprint"]))
+        lines.append(f"Training began with the weights of {code(name)}, fingerprint {fingerprint}.")
     lines += ["", "| setting | value |", "|---|---|"]
-    for name, value in run.recipe.items():
+    for name, value in fields.items():
         lines.append(f"| {code(name)} | {code(json.dumps(value, ensure_ascii=False))} |")
     return "\n".join(lines)
 
@@ -248,13 +171,12 @@ def _is_same_recipe(ours: dict, theirs: dict) -> bool:
     return json.loads(json.dumps(ours | ignored_fields)) == theirs | ignored_fields
 
 
-def _cost(run: Run, text: CardText) -> str:
-    cost = run.cost
+def _cost(cost: RunCost, description: dict, hardware: str) -> str:
     hours = cost.seconds / 3600
-    versions = plain(", ".join(f"{name} {version}" for name, version in run.versions.items()))
+    versions = plain(", ".join(f"{name} {version}" for name, version in description["versions"].items()))
     return (
-        f"Devices: {text.hardware or plain(run.device) or 'not written down'}; processes: {cost.num_processes}; "
-        f"mixed precision: {plain(cost.mixed_precision)}. "
+        f"Devices: {hardware or plain(description.get('device') or 'not written down')}; processes: "
+        f"{cost.num_processes}; mixed precision: {plain(cost.mixed_precision)}. "
         f"{hours:.2f} hours of training in total, {hours * cost.num_processes:.2f} device hours; "
         f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
         f"tokens.\n\nVersions: {versions}."
@@ -265,7 +187,7 @@ def _format(score: Score) -> str:
     return f"{score.value:.3f}" if score.name == PERPLEXITY else f"{score.value:.2f}"
 
 
-def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
+def _scores(evaluations: Sequence[Evaluation], log: Sequence[dict], *, is_parser: bool) -> str:
     lines = []
     for evaluation in evaluations:
         for score in evaluation.scores:
@@ -274,17 +196,16 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
     if lines:
         lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]
         lines += ["", f"Fingerprint of the scored model: {code(evaluations[0].fingerprint)}."]
-    elif not run.is_parser:
+    elif not is_parser:
         lines.append(
             "No test set has been scored. To score one: `vaswani evaluate --model RUN --test SOURCE REFERENCE --json "
             "scores.json`, then `vaswani card --run RUN --score NAME scores.json --output CARD`."
         )
-    if run.dev is not None:
-        update, perplexity = run.dev
+    if dev := [line for line in log if line.get("dev_perplexity") is not None]:
         lines += [
             "",
-            f"Perplexity of the development set per sub-word, after update {update:,} and before checkpoints were "
-            f"averaged: {perplexity:.3f}.",
+            f"Perplexity of the development set per sub-word, after update {dev[-1]['update']:,} and before "
+            f"checkpoints were averaged: {dev[-1]['dev_perplexity']:.3f}.",
         ]
     return "\n".join(lines)
 

@@ -21,9 +21,17 @@ from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
 # Known fields of a model's JSON files. The objects that are read from these files have no attributes of these names.
-FIELDS = {"auto_map", "custom_pipelines", "task_specific_params"}  # in config.json
-FIELDS |= {"tokenizer_class", "is_local", "local_files_only"}  # in tokenizer_config.json
-FIELDS |= {"alignment_heads", "length_penalty_type", "max_length_offset"}  # in generation_config.json
+FIELDS = {
+    "auto_map",  # in config.json
+    "custom_pipelines",
+    "task_specific_params",
+    "tokenizer_class",  # in tokenizer_config.json
+    "is_local",
+    "local_files_only",
+    "alignment_heads",  # in generation_config.json
+    "length_penalty_type",
+    "max_length_offset",
+}
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
