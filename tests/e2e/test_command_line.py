@@ -227,6 +227,7 @@ def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["translate", "--input", "READ", "--output", "LINK"],
         ["parse", "--input", "READ", "--output", "READ"],
         ["parse", "--gold", "READ", "--output", "LINK"],
         ["evaluate", "--test", "READ", "READ", "--translations", "LINK"],

@@ -219,11 +219,6 @@ def test_an_output_that_is_a_link_is_followed(paths, tmp_path):
     assert_done(target)
 
 
-def test_the_output_must_not_be_the_input(paths):
-    with pytest.raises(ValueError, match="is the text to translate, and would be replaced: name another output"):
-        translate(Reverser(), (paths[0], paths[0]))
-
-
 def test_work_is_not_continued_with_larger_batches_or_on_another_text(paths):
     with pytest.raises(Killed):
         translate(Reverser(lives=8), paths)

@@ -10,12 +10,8 @@ fast_align. Spaces and tabs separate words. To align the translations of the mod
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .arguments import add_model, add_text_pairs, check_output, open_output, text_stream
-
-if TYPE_CHECKING:
-    from ..attention.alignment import Links
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -50,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
         print(rates, file=sys.stderr if args.output is None else sys.stdout)
 
 
-def _read_gold(path: Path) -> "list[Links]":
+def _read_gold(path: Path) -> list[set]:
+    """Return the links of each line."""
     from ..attention.alignment import parse_links
     from ..data.lines import read_lines
 

@@ -6,12 +6,9 @@ import gzip
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from ..bounds import SEARCH_BOUNDS, Number
-
-if TYPE_CHECKING:
-    from ..loading import Loaded
 
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
@@ -103,8 +100,10 @@ def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
-def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
-    """Load a model, or the models of an ensemble, which must have the same vocabulary.
+def load_members(names: Sequence[str], *, dtype: str | None) -> list:
+    """Return what `loading.load` returns for a model, or for each model of an ensemble.
+
+    The models of an ensemble must have the same vocabulary.
 
     Raises:
         ValueError: if the vocabularies differ.

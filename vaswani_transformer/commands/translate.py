@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..bounds import Number
 from .arguments import (
@@ -28,9 +27,6 @@ from .arguments import (
     take_given,
     text_stream,
 )
-
-if TYPE_CHECKING:
-    from ..loading import Loaded
 
 # The output depends on these options and on the models. Interrupted work continues only if none of them has changed.
 OF_OUTPUT = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
@@ -55,17 +51,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..attention.alignment import align, format_links
+    from ..data.corpus import read_parallel_files
     from ..translation.files import find_processes, translate_file, translate_stream
     from ..translation.translator import Translator, format_lines
 
     source, output = args.input, args.output
     processes = find_processes()
-    is_resumable = source is not None and source.is_file() and _is_replaceable(output)
+    # A new file cannot replace standard output, a pipe or a device.
+    is_replaceable = output is not None and (output.is_file() or not output.exists())
+    is_resumable = source is not None and source.is_file() and is_replaceable
     if processes.num_processes > 1 and not is_resumable:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
         )
-    check_output(output, inputs=[])
+    check_output(output, inputs=[source])
     if source is not None and source.suffix in (".csv", ".tsv", ".jsonl"):
         print(f"vaswani translate: {source} is read as plain text: of a table, give one column.", file=sys.stderr)
     if args.alignments is not None:
@@ -75,8 +75,6 @@ def run(args: argparse.Namespace) -> None:
         if args.nbest or args.scores or args.split_sentences:
             raise ValueError("--alignments needs plain lines: leave out --nbest, --scores and --split_sentences.")
     first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
-    settings = {name: getattr(args, name) for name in OF_OUTPUT}
-    settings |= {"model": first.fingerprint, "ensemble": [member.fingerprint for member in others]}
     translator = Translator(
         first.model,
         first.tokenizer,
@@ -86,34 +84,26 @@ def run(args: argparse.Namespace) -> None:
         ensemble=[member.model for member in others],
         **take_given(args, *OF_SEARCH),
     )
+    settings = {name: getattr(args, name) for name in OF_OUTPUT} | {
+        "model": first.fingerprint,
+        "ensemble": [member.fingerprint for member in others],
+        "tokens_per_batch": translator.tokens_per_batch,
+    }
     aligner = None if args.alignments is None else first
     del first, others  # The translator works without the models, so their memory is freed.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
-        settings["tokens_per_batch"] = translator.tokens_per_batch
         translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with open_output(output) as file:
             translate_stream(translator, _read_windows(source), file, to_lines=to_lines)
     processes.destroy_process_group()
     if aligner is not None and processes.is_main_process:
-        _align(aligner, source, output, args.alignments)
+        with open_output(args.alignments) as file:
+            for links in align(aligner.model, aligner.tokenizer, read_parallel_files(source, output)):
+                file.write(f"{format_links(links)}\n")
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)
-
-
-def _align(aligner: "Loaded", source: Path, target: Path, alignments: Path) -> None:
-    from ..attention.alignment import align, format_links
-    from ..data.corpus import read_parallel_files
-
-    with open_output(alignments) as file:
-        for links in align(aligner.model, aligner.tokenizer, read_parallel_files(source, target)):
-            file.write(f"{format_links(links)}\n")
-
-
-def _is_replaceable(path: Path | None) -> bool:
-    """Return True if a new file may replace `path`, and False for standard output, a pipe or a device."""
-    return path is not None and (path.is_file() or not path.exists())
 
 
 def _read_windows(path: Path | None) -> Iterator[list[str]]:

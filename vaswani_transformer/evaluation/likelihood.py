@@ -6,13 +6,13 @@ Shapes: B sentences, n translations of each, S source tokens, T target tokens, D
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import ModelOutput
 
 from ..data.batching import plan_batches
 from ..kernels.cross_entropy import find_slice_length
@@ -25,8 +25,7 @@ from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 PAIRS_PER_WINDOW = 4_096  # The number of pairs that are read at a time, and then batched by length.
 
 
-@dataclass
-class TranslationScores(ModelOutput):
+class TranslationScores(NamedTuple):
     """The scores of given translations, in the order of the rows of `labels`.
 
     Args:
@@ -36,10 +35,10 @@ class TranslationScores(ModelOutput):
         token_log_probs: (B * n, T) log P of each token, 0 at padding.
     """
 
-    log_probs: torch.FloatTensor | None = None
-    lengths: torch.LongTensor | None = None
-    scores: torch.FloatTensor | None = None
-    token_log_probs: torch.FloatTensor | None = None
+    log_probs: torch.FloatTensor
+    lengths: torch.LongTensor
+    scores: torch.FloatTensor
+    token_log_probs: torch.FloatTensor
 
 
 @torch.no_grad()
@@ -88,8 +87,7 @@ def score(
     token_log_probs = roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
     lengths = is_real.sum(dim=-1)
     log_probs = token_log_probs.sum(dim=-1)
-    scores = log_probs / search.penalise(lengths)
-    return TranslationScores(log_probs=log_probs, lengths=lengths, scores=scores, token_log_probs=token_log_probs)
+    return TranslationScores(log_probs, lengths, log_probs / search.penalise(lengths), token_log_probs)
 
 
 def _select_log_probs(
@@ -108,12 +106,12 @@ def _select_log_probs(
     chosen = labels[is_real]
     slice_length = find_slice_length(hidden_states, model.config.vocab_size)
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
-    parts = [
-        model.lm_head(h).to(dtype).log_softmax(dim=-1).gather(1, y[:, None])[:, 0]
+    losses = [
+        F.cross_entropy(model.lm_head(h).to(dtype), y, reduction="none")
         for h, y in zip(hidden_states.split(slice_length), chosen.split(slice_length), strict=True)
     ]
     log_probs = torch.zeros(labels.shape, dtype=dtype, device=labels.device)
-    log_probs[is_real] = torch.cat(parts)
+    log_probs[is_real] = -torch.cat(losses)
     return log_probs
 
 
@@ -156,9 +154,8 @@ def score_pairs(
                 for side in sides
             )
             labels = labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX)
-            found = score(model, **inputs, labels=labels, **options)
-            rated = zip(found.log_probs.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True)
-            results.update(zip(rows, rated, strict=True))
+            log_probs, lengths, scores, _ = map(torch.Tensor.tolist, score(model, **inputs, labels=labels, **options))
+            results.update(zip(rows, zip(log_probs, lengths, scores, strict=True), strict=True))
         yield from map(results.get, range(len(window)))
     if num_cut:
         message = f"{num_cut} sources and targets were cut to {MOST_SOURCE_TOKENS:,} tokens, </s> included. Split them."

@@ -20,7 +20,7 @@ import hashlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import count, islice
 from pathlib import Path
@@ -96,13 +96,10 @@ def translate_file(
         ValueError: in each of these cases:
             - A line is not UTF-8. This error comes before the first translation.
             - The text or the settings differ from the text or settings of the earlier call.
-            - `output` is `source`.
             - Another process writes `output`.
             - A window was damaged after it was checked.
             - The folder has files with the names of windows, but no settings.
     """
-    if output.exists() and output.samefile(source):
-        raise ValueError(f"{output} is the text to translate, and would be replaced: name another output.")
     num_lines, digest = _survey(source)
     output = output.resolve() if output.is_symlink() else output
     folder = output.with_name(f"{output.name}.partial")
@@ -122,7 +119,7 @@ def translate_file(
                 owned=[WINDOW_FILES],
             )
         processes.wait_for_everyone()
-        missing = [start for start, path in windows.items() if _read_window(path, f"{start}{key}") is None]
+        missing = [start for start, path in windows.items() if _read_window(path, key) is None]
         processes.wait_for_everyone()  # All processes must list the missing windows before any window is written.
         share = set(missing[processes.process_index :: processes.num_processes])
         with tqdm(
@@ -145,10 +142,10 @@ def translate_file(
                     translated = enumerate(translator(sentences, on_batch=show), start=start + 1)
                     window = "".join(to_lines(hypotheses, number) for number, hypotheses in translated).encode()
                     with write_whole(path) as file:
-                        file.write(window + _seal(window, f"{start}{key}"))
+                        file.write(window + _seal(path, window, key))
         processes.wait_for_everyone()
         if processes.is_main_process:
-            _join({path: f"{start}{key}" for start, path in windows.items()}, folder, output)
+            _join(windows.values(), key, folder, output)
 
 
 def _survey(path: Path) -> tuple[int, str]:
@@ -164,9 +161,9 @@ def _survey(path: Path) -> tuple[int, str]:
     return num_lines, digest.hexdigest()[:16]
 
 
-def _seal(lines: bytes, key: str) -> bytes:
-    """Return a digest of the `lines` of a window and of its `key`, which names its place and settings."""
-    return hashlib.sha256(key.encode() + lines).digest()
+def _seal(path: Path, lines: bytes, key: str) -> bytes:
+    """Return a digest of the `lines` of a window, of its name, which is its place, and of the settings, the `key`."""
+    return hashlib.sha256(f"{path.name}{key}".encode() + lines).digest()
 
 
 def _read_window(path: Path, key: str) -> bytes | None:
@@ -175,25 +172,20 @@ def _read_window(path: Path, key: str) -> bytes | None:
     Returns:
         `None` if the window is missing or damaged, or if it was written with another `key`.
     """
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    lines, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
-    return lines if seal == _seal(lines, key) else None
+    content = path.read_bytes() if path.is_file() else b""
+    lines = content[:-SEAL_BYTES]
+    return lines if content == lines + _seal(path, lines, key) else None
 
 
-def _join(keys: Mapping[Path, str], folder: Path, output: Path) -> None:
+def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
     """Write all windows in order to `output`, then remove the files that the translation left in `folder`.
-
-    Args:
-        keys: the path of each window -> its key.
 
     Raises:
         ValueError: if a window is missing or damaged.
     """
     with write_whole(output, folder / WINDOW_FILES.replace("*", "joined")) as file:
         writer = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if output.suffix == ".gz" else file
-        for path, key in keys.items():
+        for path in paths:
             if (lines := _read_window(path, key)) is None:
                 raise ValueError(
                     f"{path} was damaged during the translation: repeat the command to translate it again."

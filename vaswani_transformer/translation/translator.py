@@ -105,6 +105,8 @@ class Translator:
         ImportError: if sentences are to be split and sentencex is missing.
     """
 
+    num_sentences = num_over_long = num_cut = num_empty = num_broken = 0
+
     def __init__(
         self,
         model: VaswaniForConditionalGeneration,
@@ -137,9 +139,6 @@ class Translator:
         if len(members) > 1:
             generate_kwargs["engine"] = Ensemble(members)
         self.generate_kwargs = generate_kwargs
-        self.num_sentences = 0
-        self.num_over_long = self.num_cut = 0
-        self.num_empty = self.num_broken = 0
         self.several = Lines()
         self.foreign = Lines()
 
@@ -248,15 +247,13 @@ class Translator:
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, `</s>` included. A blank sentence has no token ids."""
-        ids: list[list[int]] = [[] for _ in sentences]
-        rows = [row for row, sentence in enumerate(sentences) if not is_blank(sentence)]
-        for start in range(0, len(rows), TEXTS_PER_CALL):
-            some_rows = rows[start : start + TEXTS_PER_CALL]
+        ids: list[list[int]] = []
+        for start in range(0, len(sentences), TEXTS_PER_CALL):
+            texts = list(sentences[start : start + TEXTS_PER_CALL])
             # verbose=False hides a warning of transformers about indexing errors for long texts. Sinusoidal positions
             # cannot cause such errors.
-            encoded = self.tokenizer([sentences[row] for row in some_rows], verbose=False).input_ids
-            for row, tokens in zip(some_rows, encoded, strict=True):
-                ids[row] = tokens
+            encoded = self.tokenizer(texts, verbose=False).input_ids
+            ids += [[] if is_blank(text) else tokens for text, tokens in zip(texts, encoded, strict=True)]
         return ids
 
 
