@@ -8,7 +8,6 @@ vaswani translate --model runs/base --input test.en --output test.hyp.de
 import argparse
 import io
 import os
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -22,7 +21,8 @@ from .memory import tune_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
 # The messages of these errors are written for users. Other errors are shown with the name of their class.
-USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
+USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError, Interrupted)
+STATUSES = {Interrupted: EXIT_CODE, KeyboardInterrupt: 130}  # 130 is what a shell reports. Other errors have status 1.
 # Package -> the extra of vaswani-transformer that installs it.
 EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
 
@@ -76,19 +76,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
     try:
-        _run(args)
+        tune_memory()
+        warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
+        check_inputs(args)
+        # These imports take seconds. They come late, so that help, usage errors and missing files appear at once.
+        import_module(".registration", __package__)
+        # Otherwise transformers shows progress bars while it loads and saves weights.
+        import_module("transformers").utils.logging.disable_progress_bar()
+        args.module.run(args)
+        sys.stdout.flush()  # A full disk or a closed pipe can be explained here, but not at exit.
     except BrokenPipeError:
         # The reader of the output has closed the pipe (`vaswani translate ... | head`). At exit, Python must not flush
         # buffered text into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except SystemExit:
-        raise
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt) as error:
         if args.debug and not isinstance(error, Interrupted):
             raise
-        message, status = _explain(error, args)
-        print(f"vaswani {args.command}: {' '.join(message.split())}", file=sys.stderr)
-        return status
+        print(f"vaswani {args.command}: {' '.join(_explain(error, args).split())}", file=sys.stderr)
+        return STATUSES.get(type(error), 1)
     return 0
 
 
@@ -106,35 +111,21 @@ def _prepare_streams() -> None:
         sys.stderr = io.TextIOWrapper(file, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
 
 
-def _run(args: argparse.Namespace) -> None:
-    tune_memory()
-    warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
-    check_inputs(args)
-    # These imports take seconds. They come late, so that help, usage errors and missing files appear at once.
-    import_module(".registration", __package__)
-    # Otherwise transformers shows progress bars while it loads and saves weights.
-    import_module("transformers").utils.logging.disable_progress_bar()
-    args.module.run(args)
-    sys.stdout.flush()  # `main` can explain a full disk or a closed pipe here, but not at exit.
-
-
-def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
-    """Return the message for an error, and the exit status."""
-    if isinstance(error, Interrupted):
-        return str(error), EXIT_CODE
+def _explain(error: BaseException, args: argparse.Namespace) -> str:
+    """Return the message for an error."""
     if isinstance(error, KeyboardInterrupt):
-        return "stopped by Ctrl+C", 128 + signal.SIGINT  # the status that a shell reports
+        return "stopped by Ctrl+C"
     names = [getattr(stream, "name", "") for stream in (sys.stdin, sys.stdout)]
     if isinstance(error, io.UnsupportedOperation) and os.devnull in names:  # `_prepare_streams` opened it.
-        return f"standard input or output is closed, but {args.command} uses it: open it, or name a file.", 1
+        return f"standard input or output is closed, but {args.command} uses it: open it, or name a file."
     kind, reason = type(error).__name__, str(error)
     if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # CUDA, Python and PyTorch
         advice = "give a smaller --tokens_per_batch (in training a larger --accumulation_steps), or shorter sentences"
-        return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}.", 1
+        return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}."
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
-        return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository', 1
+        return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository'
     if kind == "ConnectError":  # of httpx, which huggingface_hub uses
-        return f"the Hugging Face Hub does not answer ({reason}): check the network. push --dry_run needs none.", 1
+        return f"the Hugging Face Hub does not answer ({reason}): check the network. push --dry_run needs none."
     if isinstance(error, USER_ERRORS) and reason:
-        return reason, 1
-    return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)", 1
+        return reason
+    return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)"

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # of the test in `limit_threads` that counts cores
-
 
 def choose_precision(asked: str | None, device: str) -> str:
     """Return the precision for training on the device type `device`: "no", "bf16" or "fp16".
@@ -80,7 +78,7 @@ def limit_threads(device: torch.device) -> Iterator[None]:
     if device.type != "cpu" or most_threads == 1 or "OMP_NUM_THREADS" in os.environ:
         yield
         return
-    cores = _count_cores(most_threads, time.perf_counter() // SECONDS_BETWEEN_TESTS)
+    cores = _count_cores(most_threads, time.perf_counter() // 10)  # The cores are counted at most every ten seconds.
     torch.set_num_threads(min(most_threads, max(1, int(cores + 0.3))))
     try:
         yield
@@ -90,10 +88,10 @@ def limit_threads(device: torch.device) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _count_cores(num_threads: int, _period: float) -> float:
-    """Return how many cores `num_threads` threads get in a short test. A new `_period` repeats the test."""
+    """Return how many cores `num_threads` threads get in a test of 50 ms. A new `_period` repeats the test."""
     entries = torch.zeros(num_threads * 2**16)  # enough for PyTorch to give each thread a part
     entries.add_(1)  # The first operation starts the threads.
     started, used_before = time.perf_counter(), time.process_time()
-    while (seconds := time.perf_counter() - started) < SECONDS_OF_TEST:
+    while (seconds := time.perf_counter() - started) < 0.05:
         entries.add_(1)
     return (time.process_time() - used_before) / seconds

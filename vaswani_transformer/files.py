@@ -17,17 +17,15 @@ LOCK_FILE = "lock"
 
 
 @contextlib.contextmanager
-def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO]:
+def write_whole(path: Path) -> Iterator[BinaryIO]:
     """Open a new file. When it is whole and on disk, it replaces the file at `path`.
 
-    Args:
-        unfinished: the path of the new file until it is whole, on the file system of `path`. The default is `path` with
-            `.partial` after its name.
+    Until then, the new file has the name of `path` with `.partial` after it.
 
     Raises:
         OSError: if the file cannot be written. The error names the file, even if the disk is full.
     """
-    unfinished = unfinished or path.with_name(f"{path.name}.partial")
+    unfinished = path.with_name(f"{path.name}.partial")
     try:
         with open(unfinished, "wb") as file:
             yield file

@@ -90,8 +90,10 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         tokenizer = load_tokenizer(name, revision=revision)
         fingerprint = fingerprint_model(folder)
     if len(tokenizer) > model.config.vocab_size:
-        sizes = f"the tokenizer has {len(tokenizer)} entries, the model {model.config.vocab_size}"
-        raise ValueError(f"the files of {name} do not belong together: {sizes}. Copy the model again.")
+        raise ValueError(
+            f"the files of {name} do not belong together: the tokenizer has {len(tokenizer)} entries, the model "
+            f"{model.config.vocab_size}. Copy the model again."
+        )
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
     return Loaded(folder, model.eval(), tokenizer, fingerprint)
@@ -127,7 +129,8 @@ def find_changed_code(folder: Path) -> str:
 
     The code beside the weights is that with which they were trained. The package runs its own.
     """
-    for installed in (Path(module.__file__) for module in (layers_vaswani, modeling_vaswani)):
+    for module in (layers_vaswani, modeling_vaswani):
+        installed = Path(module.__file__)
         saved = folder / installed.name
         if saved.is_file() and not filecmp.cmp(saved, installed, shallow=False):
             return f"the model was saved with other code than the installed code, which runs now: see {saved}"
@@ -189,10 +192,7 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
         ImportError: if the tokenizer needs sentencepiece, and sentencepiece is missing.
     """
     with naming_damage(name):
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
-        if not isinstance(tokenizer.model_max_length, int | float):
-            raise ValueError(f"model_max_length must be a number, got {tokenizer.model_max_length!r}")
-    return tokenizer
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
 
 
 @contextlib.contextmanager

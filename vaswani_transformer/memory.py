@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import os
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the numbers of two parameters of mallopt(3)
 FREED_BYTES_TO_KEEP = 256 * 2**20
 LARGEST_KEPT_BLOCK = 32 * 2**20  # the largest that glibc allows
 KERNELS_TO_KEEP = "192"  # With 160, a search of 64 sentences built its kernels again in each step.
@@ -22,5 +21,5 @@ def tune_memory() -> None:
         os.environ.setdefault(name, KERNELS_TO_KEEP)
     with contextlib.suppress(OSError, TypeError, AttributeError):  # another C library: Windows, macOS, musl
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, FREED_BYTES_TO_KEEP)
-        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BLOCK)
+        mallopt(-1, FREED_BYTES_TO_KEEP)  # M_TRIM_THRESHOLD, see mallopt(3)
+        mallopt(-3, LARGEST_KEPT_BLOCK)  # M_MMAP_THRESHOLD

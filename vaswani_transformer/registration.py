@@ -19,27 +19,23 @@ class _NoDefaultModel(dict):
         raise ValueError('the task "translation" has no default model: give model="folder or Hub id".')
 
 
-def register_task() -> None:
-    """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build an `AnyTranslationPipeline`."""
-    registry = pipelines.PIPELINE_REGISTRY
-    # transformers v5 refuses "translation" before it looks at registered tasks, and it does not know task names with
-    # languages, such as "translation_en_to_de".
-    pipelines.REMOVED_TASKS.pop("translation", None)
-    check_task = registry.check_task
-    registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
-    # register_pipeline() would register the task too. But save_pretrained() of a pipeline would then overwrite the task
-    # names in the model's config, which contain its languages.
-    registry.supported_tasks["translation"] = {
-        "impl": AnyTranslationPipeline,
-        "pt": (AutoModelForSeq2SeqLM,),
-        "default": _NoDefaultModel(),
-    }
-
-
 AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
-register_task()
+# From here on, `transformers.pipeline("translation", ...)` builds an `AnyTranslationPipeline`. transformers v5 refuses
+# "translation" before it looks at registered tasks, and it does not know task names with languages, such as
+# "translation_en_to_de".
+registry = pipelines.PIPELINE_REGISTRY
+pipelines.REMOVED_TASKS.pop("translation", None)
+check_task = registry.check_task
+registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
+# register_pipeline() would register the task too. But save_pretrained() of a pipeline would then overwrite the task
+# names in the model's config, which contain its languages.
+registry.supported_tasks["translation"] = {
+    "impl": AnyTranslationPipeline,
+    "pt": (AutoModelForSeq2SeqLM,),
+    "default": _NoDefaultModel(),
+}
 # While this package is imported, the custom pipeline of a model is hidden. If it were visible, transformers would ask
 # the user to trust the code that is saved with the model.
 VaswaniConfig.custom_pipelines = property(

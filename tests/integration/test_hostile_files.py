@@ -136,7 +136,6 @@ DAMAGES = {
         "layer_norm_eps must be a positive finite number, got nan",
     ),
     "a million layers": (changed("config", encoder_layers=10**6), "encoder_layers must be at most 1,000, got 1000000"),
-    "model_max_length x": (changed("tokenizer_config", model_max_length="x"), "model_max_length must be a number"),
     **{
         f"{name} {value}": (changed("generation_config", **{name: value}), message)
         for name, value, message in (

@@ -69,7 +69,7 @@ def test_the_logits_of_an_ensemble_are_log_probabilities(model, build):
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 41), ("eos_token_id", 3), ("decoder_start_token_id", 5)])
 def test_models_with_different_vocabularies_are_refused(model, build, name, value):
     ours = getattr(model.config, name)
-    with pytest.raises(ValueError, match=f"must share one vocabulary: {name} is {ours} in the first model and {value}"):
+    with pytest.raises(ValueError, match=rf"one vocabulary, but their values of {name} are \[{ours}, {value}\]"):
         Ensemble([model, build(**{name: value})])
 
 

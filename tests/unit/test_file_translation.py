@@ -20,7 +20,7 @@ from vaswani_transformer.data.lines import MOST_LINE_BYTES
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.files import (
     find_processes,
-    read_file_windows,
+    read_pipe,
     read_windows,
     translate_file,
     translate_stream,
@@ -59,7 +59,7 @@ class Reverser:
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
     # Without a minimum, a window of a file has as many lines as `Reverser.tokens_per_batch`, so the 23 lines make
-    # windows of 7, 7, 7 and 2. `read_file_windows` yields 4 lines at a time.
+    # windows of 7, 7, 7 and 2. `read_windows` yields 4 lines at a time.
     monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)
     monkeypatch.setattr(file_translation, "LINES_PER_STREAM_WINDOW", 4)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -299,7 +299,7 @@ def pipe():
 
 def test_available_lines_are_yielded_without_waiting_for_more(pipe):
     file, write = pipe
-    windows = read_windows(file, name="pipe")
+    windows = read_pipe(file, name="pipe")
     write(b"one\ntwo\nthr")
     assert next(windows) == ["one", "two"]
     write(b"ee\n")
@@ -308,7 +308,7 @@ def test_available_lines_are_yielded_without_waiting_for_more(pipe):
     assert next(windows) == ["", "", "four", "5", "6"]
     write(b"")
     assert list(windows) == [["7"]]
-    assert list(read_windows(file, name="pipe")) == []
+    assert list(read_pipe(file, name="pipe")) == []
 
 
 def test_a_line_may_arrive_in_many_pieces(pipe, monkeypatch):
@@ -317,14 +317,14 @@ def test_a_line_may_arrive_in_many_pieces(pipe, monkeypatch):
     text = "\ufeffeins \u2028\rzwei\n" + "ä" * 100 + "\nlast"
     write(text.encode())
     write(b"")
-    assert list(chain.from_iterable(read_windows(file, name="pipe"))) == ["eins \u2028\rzwei", "ä" * 100, "last"]
+    assert list(chain.from_iterable(read_pipe(file, name="pipe"))) == ["eins \u2028\rzwei", "ä" * 100, "last"]
 
 
 def test_a_very_long_line_of_a_stream_does_not_fill_the_memory():
     blocks = iter([b"one\n", *["ä".encode() * 30_000] * 500, b"\nlast"])  # 30 MB
     file = SimpleNamespace(read1=lambda size: next(blocks, b""))
     tracemalloc.start()
-    first, long, last = chain.from_iterable(read_windows(file, name="pipe"))
+    first, long, last = chain.from_iterable(read_pipe(file, name="pipe"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (first, last) == ("one", "last")
@@ -334,13 +334,13 @@ def test_a_very_long_line_of_a_stream_does_not_fill_the_memory():
 
 
 def test_a_file_is_read_in_full_windows(paths):
-    assert list(read_file_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
+    assert list(read_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
 
 
 def test_the_error_about_a_stream_that_is_not_utf_8_names_the_line():
     file = io.BytesIO(b"one\ntwo\ncaf\xe9\nfour\n")
     with pytest.raises(ValueError, match="input, line 3: not UTF-8 at byte offset 3"):
-        list(read_windows(file, name="input"))
+        list(read_pipe(file, name="input"))
 
 
 def test_each_window_of_a_stream_is_flushed_before_the_next_is_read(tmp_path):

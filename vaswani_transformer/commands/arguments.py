@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import gzip
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -16,12 +16,10 @@ OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentence
 def output_path(text: str) -> Path:
     """Parse the name of a file or folder to write.
 
-    An empty name, which would mean the working directory, is an error. So is `-`.
+    An empty name, which would mean the working directory, is an error: a shell variable may be unset. So is `-`.
     """
-    if not text:
-        raise argparse.ArgumentTypeError("expected a path, got an empty text: is a shell variable unset?")
-    if text == "-":
-        raise argparse.ArgumentTypeError("expected a path, got '-': this output cannot be standard output")
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError(f"expected a path, got {text!r}")
     return Path(text)
 
 
@@ -59,24 +57,23 @@ def add_beam_options(group: argparse._ArgumentGroup) -> None:
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding (section 6.1); default: the settings of the model")
-    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="data type of the weights")
+    add = decoding.add_argument
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="data type of the weights")
     add_beam_options(decoding)
-    decoding.add_argument(
+    add(
         "--max_length_offset",
         type=SEARCH_BOUNDS["max_length_offset"],
         help="a translation may be at most this many tokens longer than its source",
     )
-    decoding.add_argument(
+    add(
         "--ensemble",
         nargs="+",
         default=[],
         metavar="MODEL",
         help="further models, whose probabilities are averaged with those of --model",
     )
-    decoding.add_argument(
-        "--split_sentences", action="store_true", help="translate the sentences of a line one by one; needs sentencex"
-    )
-    decoding.add_argument(
+    add("--split_sentences", action="store_true", help="translate the sentences of a line one by one; needs sentencex")
+    add(
         "--tokens_per_batch",
         type=Number(1, 10_000_000),
         help="limit of source tokens per batch, with padding; default: 2,000 on a CPU, 8,192 elsewhere",
@@ -100,8 +97,8 @@ def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
-def load_members(names: Sequence[str], *, dtype: str | None) -> list:
-    """Return what `loading.load` returns for a model, or for each model of an ensemble.
+def load_members(args: argparse.Namespace) -> list:
+    """Return what `loading.load` returns for --model and for each further model of --ensemble.
 
     The models of an ensemble must have the same vocabulary.
 
@@ -111,12 +108,12 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> list:
     """
     from ..loading import load
 
-    members = [load(name, dtype=dtype) for name in names]
+    members = [load(name, dtype=args.dtype) for name in (args.model, *args.ensemble)]
     vocabulary = members[0].tokenizer.get_vocab()
-    for name, member in zip(names, members, strict=True):
+    for name, member in zip(args.ensemble, members[1:], strict=True):
         if member.tokenizer.get_vocab() != vocabulary:
             raise ValueError(
-                f"models of an ensemble must share one vocabulary, but {name} and {names[0]} have different ones: "
+                f"models of an ensemble must share one vocabulary, but {name} and {args.model} have different ones: "
                 f"prepare their data with `vaswani prepare --keep_vocabulary MODEL`."
             )
     return members
@@ -143,10 +140,12 @@ def check_new_folder(folder: Path) -> None:
 
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
     """Raise a ValueError if `path` is a folder, or the same file as one of the `inputs` (links are followed)."""
-    if path is not None and path.is_dir():
+    if path is None or not path.exists():
+        return
+    if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
     for name in inputs:
-        if path is not None and name is not None and path.exists() and Path(name).exists() and path.samefile(name):
+        if name is not None and Path(name).exists() and path.samefile(name):
             raise ValueError(f"{path} is an input of this command and would be replaced: name another output.")
 
 

@@ -12,24 +12,25 @@ from .arguments import add_model, output_path
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add_model(command)
-    command.add_argument("--source", required=True, help="the sentence")
-    command.add_argument("--target", help="translation of the sentence; default: by the model")
-    command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
-    command.add_argument(
-        "--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words"
-    )
+    add("--source", required=True, help="the sentence")
+    add("--target", help="translation of the sentence; default: by the model")
+    add("--output", type=output_path, required=True, help="folder for the pictures and the page")
+    add("--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words")
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
-    text = (
-        "encoder or decoder: self-attention; cross: encoder-decoder attention of the word that the decoder writes; "
-        "alignment: encoder-decoder attention of the word that it reads; default: encoder"
+    chosen.add_argument(
+        "--kind",
+        choices=tuple(VIEWS),
+        help="encoder or decoder: self-attention; cross: encoder-decoder attention of the word that the decoder "
+        "writes; alignment: encoder-decoder attention of the word that it reads; default: encoder",
     )
-    chosen.add_argument("--kind", choices=tuple(VIEWS), help=text)
-    text = (
-        "number from 1; default: the layer before the last, as in the paper. But if only --kind cross or alignment "
-        "is given, the alignment is drawn for the layer and head that align best"
+    chosen.add_argument(
+        "--layer",
+        type=Number(1, 1_000),
+        help="number from 1; default: the layer before the last, as in the paper. But if only --kind cross or "
+        "alignment is given, the alignment is drawn for the layer and head that align best",
     )
-    chosen.add_argument("--layer", type=Number(1, 1_000), help=text)
     chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="numbers from 1; default: all heads")
 
 
@@ -39,17 +40,12 @@ def run(args: argparse.Namespace) -> None:
     from ..attention.maps import collect_attention
     from ..attention.page import build_html
     from ..loading import load_translator
-    from ..model.pipeline_vaswani import check_sentence
 
-    for sentence in filter(None, (args.source, args.target)):
-        check_sentence(sentence)
     model, tokenizer = load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
     word_maps = maps.by_words()
-    paths = []
     is_one_drawing = bool(args.kind or args.layer or args.heads)
-    if not is_one_drawing:
-        paths += draw_figures(word_maps, args.output, word=args.word)
+    paths = [] if is_one_drawing else draw_figures(word_maps, args.output, word=args.word)
     if args.layer or args.heads or args.kind in ("encoder", "decoder"):
         layer = None if args.layer is None else args.layer - 1
         heads = None if args.heads is None else sorted({head - 1 for head in args.heads})
@@ -61,4 +57,4 @@ def run(args: argparse.Namespace) -> None:
     paths += draw_layer(word_maps, args.output, **view, word=args.word if is_one_drawing else None)
     page = args.output / "attention.html"
     page.write_bytes(build_html(maps, args.source, **view).encode())
-    print("\n".join(map(str, [*paths, page])))
+    print(*paths, page, sep="\n")

@@ -10,7 +10,6 @@ prints the perplexity, the settings of the search and the fingerprint of the mod
 
 import argparse
 import re
-from dataclasses import asdict
 
 from ..bounds import Number
 from .arguments import (
@@ -30,37 +29,28 @@ BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # In --table the
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
-    command.add_argument("--test", nargs="+", help="with --model: test set, in a form that `prepare --train` takes")
-    command.add_argument(
+    add("--test", nargs="+", help="with --model: test set, in a form that `prepare --train` takes")
+    add(
         "--references",
         type=text_path,
         nargs="+",
         default=[],
         help="files with one reference translation per line; with --model, further references beside those of --test",
     )
-    command.add_argument("--source_language", help="default: the source language of the model, or en")
-    command.add_argument(
-        "--target_language", help="language for the paper's BLEU; default: the target language of the model, or de"
-    )
+    add("--source_language", help="default: the source language of the model, or en")
+    add("--target_language", help="language for the paper's BLEU; default: the target language of the model, or de")
     add_column_options(command)
-    command.add_argument(
-        "--split", default="test", help="which split of a Hub dataset, .parquet folder or the phrasebook to read"
-    )
-    command.add_argument(
-        "--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs"
-    )
-    command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
-    command.add_argument("--lowercase", action="store_true", help="compare without case")
-    command.add_argument("--translations", type=output_path, help="with --model: file for its translations")
-    command.add_argument(
-        "--table", type=output_path, help="with --model: file for a table of source, hypothesis and reference"
-    )
-    command.add_argument(
-        "--json", type=output_path, help="with --model: file for its scores, which `vaswani card --score` reads"
-    )
+    add("--split", default="test", help="which split of a Hub dataset, .parquet folder or the phrasebook to read")
+    add("--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs")
+    add("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
+    add("--lowercase", action="store_true", help="compare without case")
+    add("--translations", type=output_path, help="with --model: file for its translations")
+    add("--table", type=output_path, help="with --model: file for a table of source, hypothesis and reference")
+    add("--json", type=output_path, help="with --model: file for its scores, which `vaswani card --score` reads")
     add_search_options(command)
 
 
@@ -70,9 +60,8 @@ def find_fault(args: argparse.Namespace) -> str | None:
     if not args.references:
         return "--hypotheses needs reference translations: name their files by --references."
     defaults = vars(args.parser.parse_args(["--hypotheses", "FILE"]))
-    names = [name for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
-    given = ", ".join(f"--{name}" for name in names)
-    return f"{given}: only with --model, not with --hypotheses. Leave these options out." if given else None
+    given = [f"--{name}" for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
+    return f"{', '.join(given)}: only with --model, not with --hypotheses. Leave these options out." if given else None
 
 
 def run(args: argparse.Namespace) -> None:
@@ -103,7 +92,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     for path in (args.translations, args.table, args.json):
         check_output(path, inputs=args.test)
     names = [args.model, *args.ensemble]
-    first, *others = load_members(names, dtype=args.dtype)
+    first, *others = load_members(args)
     source, target = first.languages or find_languages(args.test) or ("en", "de")
     languages = (args.source_language or source, args.target_language or target)
     metrics = build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=languages[1])
@@ -111,33 +100,29 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     pairs = list(Source(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs).read())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence to score.")
-    sources, references = zip(*pairs, strict=True)
-    further_references = [list(read_lines(path)) for path in args.references]
-    options = take_given(args, *OF_SEARCH)
-    if others:
-        options["ensemble"] = [member.model for member in others]
+    sources, targets = zip(*pairs, strict=True)
+    references = [targets, *(list(read_lines(path)) for path in args.references)]
+    options = take_given(args, *OF_SEARCH, "tokens_per_batch") | {"ensemble": [member.model for member in others]}
     with tqdm(total=len(pairs), unit=" sentences", disable=None) as bar:
-        options |= {"tokens_per_batch": args.tokens_per_batch, "on_batch": bar.update}
-        hypotheses = translate(first.model, first.tokenizer, sources, **options)
+        hypotheses = translate(first.model, first.tokenizer, sources, on_batch=bar.update, **options)
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(LINE_BREAK.sub(" ", hypothesis) + "\n" for hypothesis in hypotheses)
     if args.table is not None:
-        rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
+        rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, targets, strict=True)]
         with open_output(args.table) as output:
             output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
-    scores = compute_scores(hypotheses, [references, *further_references], metrics)
-    lines = list(map(str, scores))
-    perplexity = compute_perplexity(first.model, first.tokenizer, pairs)
-    scores.append(Score(PERPLEXITY, perplexity, "per sub-word, no label smoothing"))
+    scores = compute_scores(hypotheses, references, metrics)
+    how = "per sub-word, no label smoothing"
+    perplexity = Score(PERPLEXITY, compute_perplexity(first.model, first.tokenizer, pairs), how)
     scope = f", {args.model} alone" if others else ""
-    lines.append(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{scope}")
     settings = "" if args.dtype is None else f"|dtype:{args.dtype}"
     settings += "|split_sentences" if args.split_sentences else ""
     search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{settings}"
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
     if args.json is not None:  # The file comes before the output, because a pipe may be closed early.
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        details = {"search": search, "models": names, "fingerprint": fingerprint}
-        write_json(args.json, {"scores": list(map(asdict, scores))} | details)
-    print(*lines, f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}", sep="\n")
+        figures = [score._asdict() for score in (*scores, perplexity)]
+        write_json(args.json, {"scores": figures, "search": search, "models": names, "fingerprint": fingerprint})
+    print(*scores, f"{PERPLEXITY} {perplexity.value:.3f} {how}{scope}", sep="\n")
+    print(f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}")

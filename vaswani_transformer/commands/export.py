@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
     model, tokenizer = load_translator(args.model)
     exporter.export_model(model, tokenizer, args.output, **take_given(args, "quantization", "max_positions"))
     settings = model.generation_config.to_diff_dict().items()
-    excluded_endings = ("_id", "_version", "_heads")
-    search = ", ".join(f"{name}={value!r}" for name, value in settings if not name.endswith(excluded_endings))
+    search = ", ".join(
+        f"{name}={value!r}" for name, value in settings if not name.endswith(("_id", "_version", "_heads"))
+    )
     print(exporter.HOW_TO_USE.format(folder=args.output, search=search))

@@ -7,14 +7,9 @@ is spread evenly, and 1 if all of its attention follows the relation.
 """
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .arguments import add_model
-
-if TYPE_CHECKING:
-    from ..attention.heads import HeadScore
 
 LEGEND = """\
 Each line below has the name of a relation between words, its threshold, and where attention along this relation goes.
@@ -70,12 +65,12 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _format_scores(scores: "Sequence[HeadScore]") -> str:
-    """Return a table for one kind of attention, with a row for each head and a column for each relation."""
+def _format_scores(scores: list) -> str:
+    """Return a table of `HeadScore` objects, with a row for each head and a column for each relation."""
     from tabulate import tabulate
 
     columns = {score.relation: score for score in scores}
-    rows: dict[tuple[int, int], list[str]] = {}
+    rows = {}  # (layer, head) -> cells
     for score in scores:
         cell = f"{'*' * score.is_named}{score.score:.2f}" if score.is_judged else "-"
         rows.setdefault((score.layer, score.head), []).append(cell)

@@ -49,10 +49,11 @@ def run(args: argparse.Namespace) -> None:
     from ..parsing.trees import format_tree, read_trees, strip
 
     check_output(args.output, inputs=[args.input, args.gold])
-    gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
-    if gold == []:
-        raise ValueError(f"{args.gold} holds no tree: name a file of bracketed trees.")
-    if gold is not None:
+    gold = []
+    if args.gold is not None:
+        gold = [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
+        if not gold:
+            raise ValueError(f"{args.gold} holds no tree: name a file of bracketed trees.")
         sentences = [" ".join(tree.words) for tree in gold]
     else:
         lines = decode_lines(sys.stdin.buffer, name="standard input") if args.input is None else read_lines(args.input)
@@ -63,12 +64,12 @@ def run(args: argparse.Namespace) -> None:
     with open_output(args.output) as output:  # Opened before the search: a wrong path fails at once.
         with tqdm(total=len(sentences), unit=" sentences", disable=None) as bar:
             trees = parser(sentences, on_batch=bar.update)
-        if gold is not None:
+        if gold:
             trees = [tree._replace(leaves=gold_tree.leaves) for tree, gold_tree in zip(trees, gold, strict=True)]
         for tree in trees:
             output.write(("" if tree is None else format_tree(tree)) + "\n")
     print(f"{parser.num_repaired} of {len(sentences)} outputs repaired", file=sys.stderr)
-    if gold is not None:
+    if gold:
         score = sum(map(compare, gold, trees), BracketScore())
         print(score.summary(), file=sys.stderr if args.output is None else sys.stdout)
 

@@ -25,37 +25,38 @@ if TYPE_CHECKING:
 
     from ..data.preparation import Corpus
 
-Reader = Callable[[], Iterable[tuple[str, str]]]  # each call reads the pairs from the start
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    text = (
-        "source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet files, or a "
-        "Hub dataset (wmt/wmt14:de-en). Repeat --train for further corpora"
+    add = command.add_argument
+    add(
+        "--train",
+        nargs="+",
+        action="append",
+        required=True,
+        help="source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet files, or "
+        "a Hub dataset (wmt/wmt14:de-en). Repeat --train for further corpora",
     )
-    command.add_argument("--train", nargs="+", action="append", required=True, help=text)
-    command.add_argument(
+    add(
         "--weights",
         type=Number(1, 1_000),
         nargs="+",
         help="for each --train, how many times its pairs appear in an epoch; default: 1",
     )
-    command.add_argument("--dev", nargs="+", required=True, help="development set, in any form that --train takes")
-    command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
-    command.add_argument("--source_language", help="default: the ending of the source file (train.en), or en")
-    command.add_argument("--target_language", help="default: the ending of the target file (train.de), or de")
+    add("--dev", nargs="+", required=True, help="development set, in any form that --train takes")
+    add("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
+    add("--source_language", help="default: the ending of the source file (train.en), or en")
+    add("--target_language", help="default: the ending of the target file (train.de), or de")
     add_column_options(command)
     add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="size of the shared vocabulary to learn")
-    text = (
-        "use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
-        "tokenizer.json, or a .model file of SentencePiece"
+    vocabulary.add_argument(
+        "--keep_vocabulary",
+        metavar="MODEL",
+        help="use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
+        "tokenizer.json, or a .model file of SentencePiece",
     )
-    vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
-    command.add_argument(
-        "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="with phrasebook: number of training pairs"
-    )
+    add("--num_pairs", type=Number(1, 100_000_000), default=30_000, help="with phrasebook: number of training pairs")
     parsing = command.add_argument_group("parsing, section 6.3")
     parsing.add_argument(
         "--task",
@@ -136,25 +137,19 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
     Raises:
         OSError: if the tokenizer does not exist.
-        ValueError: if the tokenizer has no tokenizer.json, if it lacks what parsing needs, or if a folder has a .model
-            file but no tokenizer.
+        ValueError: if the tokenizer has no tokenizer.json, or if it lacks what parsing needs.
     """
-    from transformers import PreTrainedTokenizerFast
-
     from ..data.given_vocabulary import read_vocabulary
     from ..loading import load_tokenizer
     from ..parsing.vocabulary import check_vocabulary
-    from ..runs import TOKENIZER_FILES, find_model_folder
+    from ..runs import find_model_folder
 
     folder = find_model_folder(Path(args.keep_vocabulary))
-    models = sorted(folder.glob("*.model")) if folder.is_dir() else []
-    if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
-        raise ValueError(f"{folder} has no tokenizer.json: name a model file, --keep_vocabulary {models[0]}.")
     if folder.is_file():
         tokenizer = read_vocabulary(folder)
     else:
         tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+    if not tokenizer.is_fast:
         raise ValueError(
             f"--keep_vocabulary needs a tokenizer with a tokenizer.json, and {folder} has a "
             f"{type(tokenizer).__name__}. Fine-tune that model with transformers' Seq2SeqTrainer."
@@ -166,12 +161,12 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
 def _open_text(
     args: argparse.Namespace, languages: tuple[str, str], cache: Path
-) -> "tuple[list[Corpus], Reader, dict]":
+) -> "tuple[list[Corpus], Callable, dict]":
     """Return the training corpora, a reader of the development set, and a description of both for the fingerprint."""
     from ..data.preparation import Corpus
     from ..data.sources import Source
 
-    columns = (args.source_column, args.target_column)
+    columns = [args.source_column, args.target_column]
     source = partial(Source, languages=languages, columns=columns, cache=cache)
     train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
     dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))
@@ -185,12 +180,12 @@ def _open_text(
     inputs = {
         "train": [description for description, _ in surveys],
         "dev": described_dev,
-        "columns": [args.source_column, args.target_column],
+        "columns": columns,
     }
     return corpora, dev.read, inputs
 
 
-def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Reader, dict]":
+def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Callable, dict]":
     """Return what `_open_text` returns, but for trees. Each --train is a corpus of one or more files of trees."""
     from ..data.corpus import describe_source
     from ..data.preparation import Corpus

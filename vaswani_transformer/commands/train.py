@@ -17,54 +17,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bounds import Number
-from .arguments import add_recipe_options, output_path
+from .arguments import add_recipe_options, output_path, take_given
 
 if TYPE_CHECKING:
     from ..training.recipes import Recipe
 
+OF_RUN = ("init_from", "seed", "mixed_precision")  # A run that continues keeps these settings.
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
-    command.add_argument("--output", type=output_path, required=True, help="folder of a new run or the run to continue")
+    add = command.add_argument
+    add("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
+    add("--output", type=output_path, required=True, help="folder of a new run or the run to continue")
     add_recipe_options(command, default="the recipe of the run if the run exists, else of the data")
-    command.add_argument("--init_from", metavar="MODEL", help="start from the weights of this model (fine-tuning)")
-    command.add_argument("--seed", type=Number(0, 2**63 - 1), help="default: as in the run if it exists, else 0")
-    command.add_argument(
-        "--num_updates", type=Number(1, 1_000_000_000), help="number of updates; default: as in the recipe"
-    )
-    command.add_argument(
+    add("--init_from", metavar="MODEL", help="start from the weights of this model (fine-tuning)")
+    add("--seed", type=Number(0, 2**63 - 1), help="default: as in the run if it exists, else 0")
+    add("--num_updates", type=Number(1, 1_000_000_000), help="number of updates; default: as in the recipe")
+    add(
         "--divide_widths",
         type=Number(1, 1_024),
         metavar="DIVISOR",
         help="divide d_model, d_ff, d_k and d_v of the recipe by this number",
     )
-    command.add_argument(
+    add(
         "--accumulation_steps",
         type=Number(1, 10_000),
         help="number of micro-batches of an update in each process; more micro-batches need less memory",
     )
-    command.add_argument(
+    add(
         "--mixed_precision",
         choices=("no", "bf16", "fp16"),
         help="default: as in the run if it exists, else as the launcher says, else chosen by device",
     )
-    command.add_argument(
-        "--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log"
-    )
-    command.add_argument(
+    add("--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log")
+    add(
         "--report_to",
         metavar="TRACKER",
         help="also send the log to this tracker: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate",
     )
-    command.add_argument("--dev_bleu", action="store_true", help="log BLEU of the development set at each evaluation")
-    command.add_argument("--threads", type=Number(1, 1_024), help="CPU threads of each process")
+    add("--dev_bleu", action="store_true", help="log BLEU of the development set at each evaluation")
+    add("--threads", type=Number(1, 1_024), help="CPU threads of each process")
 
 
 def run(args: argparse.Namespace) -> None:
     import torch
 
+    from ..data.preparation import read_preparation
     from ..evaluation.metrics import compute_bleu
-    from ..loading import find_languages
+    from ..runs import RECIPE_FILE
     from ..training.interruption import Interrupted, destroy_group_at_exit
     from ..training.loop import train
     from ..training.run_folder import read_settings
@@ -73,18 +73,18 @@ def run(args: argparse.Namespace) -> None:
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    recorded = read_settings(args.output)
     # A command with --recipe or --divide_widths describes the whole run. Other commands read the settings of the run.
-    reads_run = bool(recorded) and args.recipe is None and args.divide_widths is None
-    settings = {name: getattr(args, name) for name in ("init_from", "seed", "mixed_precision")}
-    if reads_run:
-        settings = {name: recorded[name] if value is None else value for name, value in settings.items()}
-    name = _name_recipe(args, reads_run=reads_run)
+    describes_run = args.recipe is not None or args.divide_widths is not None
+    recorded = {} if describes_run else read_settings(args.output)
+    settings = {name: value for name, value in recorded.items() if name in OF_RUN} | take_given(args, *OF_RUN)
+    if args.recipe is None:
+        read_preparation(args.data)  # This raises an error if the folder holds no prepared data.
+    name = args.recipe or str((args.output if recorded else args.data) / RECIPE_FILE)
     parts = build_run(
         _change_recipe(name, args),
         args.data,
         args.output,
-        **settings | {"seed": settings["seed"] or 0},
+        **settings,
         accumulation_steps=args.accumulation_steps,
         log_interval=args.log_interval,
         report_to=args.report_to,
@@ -95,34 +95,18 @@ def run(args: argparse.Namespace) -> None:
     except Interrupted:  # All processes have written the checkpoint, and stop together.
         destroy_group_at_exit()
         raise
-    done, recipe = parts.progress.update, parts.recipe
-    without_gain = parts.progress.evaluations_without_gain
-    if done < recipe.num_updates:
+    progress = parts.progress
+    if progress.update < parts.recipe.num_updates:
         parts.log.print(
-            f"ended after update {done} of {recipe.num_updates}: evaluations in a row without a better development "
-            f"loss: {without_gain}. To continue, give a larger patience: --set patience={2 * without_gain}"
+            f"ended after update {progress.update} of {parts.recipe.num_updates}: evaluations in a row without a "
+            f"better development loss: {progress.evaluations_without_gain}. To continue, give a larger patience: "
+            f"--set patience={2 * progress.evaluations_without_gain}"
         )
-    config = parts.accelerator.unwrap_model(parts.model).config
-    is_parser = find_languages(vars(config))[1] == "trees"
+    is_parser = read_preparation(args.data)["target_language"] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
     # After an error in one process, the group is not destroyed, because NCCL might then wait for the other processes.
     # The launcher ends these processes.
     destroy_group_at_exit()
-
-
-def _name_recipe(args: argparse.Namespace, *, reads_run: bool) -> str:
-    """Return --recipe if it is given, or else the path of the recipe file of the run (`reads_run`) or of the data.
-
-    Raises:
-        ValueError: if --recipe is missing and --data holds no prepared data.
-    """
-    from ..data.preparation import read_preparation
-    from ..runs import RECIPE_FILE
-
-    if args.recipe is not None:
-        return args.recipe
-    read_preparation(args.data)  # This raises an error if the folder holds no prepared data.
-    return str((args.output if reads_run else args.data) / RECIPE_FILE)
 
 
 def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
@@ -139,9 +123,7 @@ def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
                 f"--set {change} would have no effect here, because it is a setting of the data. Prepare the data "
                 f"again, in another folder, with vaswani prepare --set {change}."
             )
-    recipe = load_recipe(name, args.changes)
-    if args.num_updates is not None:
-        recipe = replace(recipe, num_updates=args.num_updates)
+    recipe = replace(load_recipe(name, args.changes), **take_given(args, "num_updates"))
     return recipe if args.divide_widths is None else divide_widths(recipe, args.divide_widths)
 
 

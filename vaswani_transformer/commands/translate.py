@@ -11,9 +11,7 @@ they arrive.
 
 import argparse
 import sys
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from ..bounds import Number
 from .arguments import (
@@ -33,27 +31,26 @@ OF_OUTPUT = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add_model(command)
-    command.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
-    command.add_argument("--output", type=text_stream, help="one translation per line; default: standard output")
-    command.add_argument(
+    add("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
+    add("--output", type=text_stream, help="one translation per line; default: standard output")
+    add(
         "--nbest",
         type=Number(1, 1_000),
         help="write this many translations of each sentence, each after the number of the sentence and a tab",
     )
-    command.add_argument(
+    add(
         "--scores", action="store_true", help="write the score log P / length penalty and a tab before each translation"
     )
-    command.add_argument(
-        "--alignments", type=output_path, help="also write word alignments to this file, as `vaswani align` does"
-    )
+    add("--alignments", type=output_path, help="also write word alignments to this file, as `vaswani align` does")
     add_search_options(command)
 
 
 def run(args: argparse.Namespace) -> None:
     from ..attention.alignment import align, format_links
     from ..data.corpus import read_parallel_files
-    from ..translation.files import find_processes, translate_file, translate_stream
+    from ..translation.files import find_processes, read_windows, translate_file, translate_stream
     from ..translation.translator import Translator, format_lines
 
     source, output = args.input, args.output
@@ -74,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError("--alignments needs files as --input and --output, and a third file for the alignments.")
         if args.nbest or args.scores or args.split_sentences:
             raise ValueError("--alignments needs plain lines: leave out --nbest, --scores and --split_sentences.")
-    first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
+    first, *others = load_members(args)
     translator = Translator(
         first.model,
         first.tokenizer,
@@ -96,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with open_output(output) as file:
-            translate_stream(translator, _read_windows(source), file, to_lines=to_lines)
+            translate_stream(translator, read_windows(source), file, to_lines=to_lines)
     processes.destroy_process_group()
     if aligner is not None and processes.is_main_process:
         with open_output(args.alignments) as file:
@@ -104,16 +101,3 @@ def run(args: argparse.Namespace) -> None:
                 file.write(f"{format_links(links)}\n")
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)
-
-
-def _read_windows(path: Path | None) -> Iterator[list[str]]:
-    """Yield windows of lines from the file or pipe `path`, or from standard input if it is None."""
-    from ..translation.files import read_file_windows, read_windows
-
-    if path is None:
-        yield from read_windows(sys.stdin.buffer, name="standard input")
-    elif path.is_file():  # The file may be compressed.
-        yield from read_file_windows(path)
-    else:
-        with path.open("rb") as file:
-            yield from read_windows(file, name=str(path))

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -107,7 +106,7 @@ def _select_log_probs(
     slice_length = find_slice_length(hidden_states, model.config.vocab_size)
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     losses = [
-        F.cross_entropy(model.lm_head(h).to(dtype), y, reduction="none")
+        torch.nn.functional.cross_entropy(model.lm_head(h).to(dtype), y, reduction="none")
         for h, y in zip(hidden_states.split(slice_length), chosen.split(slice_length), strict=True)
     ]
     log_probs = torch.zeros(labels.shape, dtype=dtype, device=labels.device)
@@ -166,16 +165,10 @@ def compute_perplexity(
     model: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
     pairs: Iterable[tuple[str, str]],
-    *,
-    tokens_per_batch: int = 8_192,
 ) -> float:
     """Return the perplexity per sub-word (section 6.2), without label smoothing.
 
     The perplexity is exp(mean of -log P), where the mean is over all target tokens, </s> included.
-
-    Args:
-        tokens_per_batch: see `score_pairs`.
     """
-    rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch)
-    log_probs, lengths, _ = zip(*rated, strict=True)
+    log_probs, lengths, _ = zip(*score_pairs(model.eval(), tokenizer, pairs), strict=True)
     return math.exp(-sum(log_probs) / sum(lengths))

@@ -1,8 +1,8 @@
 """Compute scores of translations. Each score has the signature of its metric."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import sacrebleu
@@ -15,16 +15,10 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import Translator
 from .paper_bleu import PaperBLEU
 
-BLEU = "BLEU"
-PAPER = "BLEU, tokenised, compounds split as in the paper"
-TOKENISED = "BLEU, tokenised"
-LOWER_CASED = "BLEU, lower-cased"
-CHRF = "chrF2"
 PERPLEXITY = "perplexity"
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """A score of a test set."""
 
     name: str
@@ -54,12 +48,15 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
     # `force` hides sacreBLEU's warning that the text looks tokenised.
     bleu = partial(sacrebleu.BLEU, tokenize=tokenize, force=tokenize == "none")
     moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}
-    metrics: dict[str, Metric] = {BLEU: bleu(lowercase=lowercase)}
-    if not lowercase:
-        metrics[LOWER_CASED] = bleu(lowercase=True)
-    metrics[PAPER] = PaperBLEU(**moses)
-    metrics[TOKENISED] = PaperBLEU(split_compounds=False, **moses)
-    metrics[CHRF] = sacrebleu.CHRF(lowercase=lowercase)
+    metrics = {
+        "BLEU": bleu(lowercase=lowercase),
+        "BLEU, lower-cased": bleu(lowercase=True),
+        "BLEU, tokenised, compounds split as in the paper": PaperBLEU(**moses),
+        "BLEU, tokenised": PaperBLEU(split_compounds=False, **moses),
+        "chrF2": sacrebleu.CHRF(lowercase=lowercase),
+    }
+    if lowercase:
+        del metrics["BLEU, lower-cased"]  # It would repeat the first.
     return metrics
 
 

@@ -9,13 +9,13 @@ missing. You may edit its text.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ..evaluation.metrics import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
+from ..evaluation.metrics import PERPLEXITY, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
 from ..runs import find_model, read_description, read_update
@@ -24,21 +24,16 @@ from ..training.log import read_log
 from ..training.recipes import OF_DATA, RECIPES
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
-PARSER_TEMPLATE = Path(__file__).with_name("parser_card_template.md")
 MODEL_ID = "OWNER/NAME"  # The upload replaces it by the model's name on the Hub.
-# The metrics of `vaswani evaluate`, with their names on the Hub.
-METRICS = {**dict.fromkeys((BLEU, LOWER_CASED, PAPER, TOKENISED), "bleu"), CHRF: "chrf", PERPLEXITY: "perplexity"}
-LANGUAGE = re.compile(r"[a-z]{2,3}")
 NO_LICENCE = "No licence of the weights or of the training data is stated: ask before you share or sell."
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """The scores of a model on a test set, with the facts that are needed to reproduce them.
 
     Attributes:
         test_set: the name of the test set.
-        scores: the scores, with names that are keys of `METRICS`.
+        scores: the scores. The first word of the name of a score is the metric.
         search: the settings of the search, in one line.
         fingerprint: the fingerprint of the model, from `loading.fingerprint_model`.
     """
@@ -108,7 +103,7 @@ def build_card(
     name = plain(folder.resolve().name)
     results = [_build_result(evaluation, score) for evaluation in evaluations for score in evaluation.scores]
     metadata = ModelCardData(
-        language=[language for language in languages if LANGUAGE.fullmatch(language)] or None,
+        language=[language for language in languages if re.fullmatch("[a-z]{2,3}", language)] or None,
         license=license or "unknown",
         library_name="transformers",
         pipeline_tag=None if is_parser else "translation",
@@ -118,7 +113,7 @@ def build_card(
         model_name=name if results else None,
         eval_results=results or None,
     )
-    template = PARSER_TEMPLATE if is_parser else TEMPLATE
+    template = TEMPLATE.with_name("parser_card_template.md") if is_parser else TEMPLATE
     return Template(template.read_text(encoding="utf-8")).substitute(
         metadata=metadata.to_yaml(),
         name=name,
@@ -142,7 +137,8 @@ def _build_result(evaluation: Evaluation, score: Score) -> EvalResult:
         task_type="translation",
         dataset_type=re.sub(r"\W+", "-", evaluation.test_set.lower()).strip("-"),
         dataset_name=evaluation.test_set,
-        metric_type=METRICS[score.name],
+        # "BLEU, tokenised" is bleu on the Hub, and chrF2 is chrf.
+        metric_type=re.match("[A-Za-z]+", score.name)[0].lower(),
         metric_name=score.name,
         metric_value=float(_format(score)),
         metric_args={"signature": score.signature, "search": evaluation.search, "model": evaluation.fingerprint},
@@ -153,8 +149,7 @@ def _recipe(description: dict, updates: int) -> str:
     fields = description["recipe"]
     names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), fields)]
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
-    planned = int(fields["num_updates"])
-    lines = [f"{named}, seed {description['seed']}; updates: {updates:,} done, {planned:,} planned."]
+    lines = [f"{named}, seed {description['seed']}; updates: {updates:,} done, {fields['num_updates']:,} planned."]
     if name := description["init_from"]:
         name = Path(name).name if Path(name).is_absolute() else name  # The card must not show local folders.
         fingerprint = code(str(description["init_fingerprint"]))
@@ -191,7 +186,7 @@ def _scores(evaluations: Sequence[Evaluation], log: Sequence[dict], *, is_parser
     lines = []
     for evaluation in evaluations:
         for score in evaluation.scores:
-            names = f"{plain(evaluation.test_set)} | {score.name}"
+            names = f"{plain(evaluation.test_set)} | {plain(score.name)}"
             lines.append(f"| {names} | {_format(score)} | {code(score.signature)} | {code(evaluation.search)} |")
     if lines:
         lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]

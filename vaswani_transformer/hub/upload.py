@@ -62,8 +62,9 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
                 f"{repo_id} exists already and is public: nothing was uploaded. Make it private on the Hub, choose "
                 f"another name, or leave --private out."
             )
-        message = "Upload model, tokenizer, code and card"
-        commit = api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message)
+        commit = api.upload_folder(
+            repo_id=repo_id, folder_path=folder, commit_message="Upload model, tokenizer, code and card"
+        )
     return str(commit.commit_url), names
 
 

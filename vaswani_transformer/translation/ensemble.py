@@ -35,11 +35,11 @@ class Ensemble:
         # The shortest table of learned positions limits the length for all models.
         self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-            ours, *theirs = (getattr(config, name) for config in configs)
-            if any(value != ours for value in theirs):
+            values = [getattr(config, name) for config in configs]
+            if values != values[:1] * len(values):
                 raise ValueError(
-                    f"models of an ensemble must share one vocabulary: {name} is {ours} in the first model and "
-                    f"{', '.join(map(str, theirs))} in the others. Train them on data prepared with the same tokenizer."
+                    f"models of an ensemble must share one vocabulary, but their values of {name} are {values}. Train "
+                    f"them on data prepared with the same tokenizer."
                 )
 
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> list[torch.Tensor]:

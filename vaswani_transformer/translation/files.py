@@ -33,9 +33,8 @@ from tqdm import tqdm
 from ..data.lines import MOST_LINE_BYTES, decode_lines, read_lines
 from ..devices import check_processes
 from ..files import LOCK_FILE, claim, lock_folder, write_whole
-from .translator import Hypothesis, Translator
+from .translator import Translator
 
-FORMAT = 4  # The format of the files in the folder.
 # Larger windows need less padding, because they have more sentences of similar lengths for a batch. A window of a long
 # text has this number of lines, or the number of tokens of a batch if that is larger. With batches of 2,000 tokens,
 # windows of 4,096 lines need 2 % padding for long sentences and 5 % for short sentences. Windows four times as large
@@ -52,9 +51,6 @@ SETTINGS_FILE = "settings.json"
 WINDOW_FILES = "lines-*"
 
 SEAL_BYTES = hashlib.sha256().digest_size
-
-# A function that formats the output: (the hypotheses of a sentence, its number from 1 on) -> lines of the file.
-ToLines = Callable[[Sequence[Hypothesis], int], str]
 
 
 def find_processes() -> PartialState:
@@ -75,7 +71,7 @@ def translate_file(
     source: Path,
     output: Path,
     *,
-    to_lines: ToLines,
+    to_lines: Callable,
     settings: dict[str, object],
     processes: PartialState,
 ) -> None:
@@ -87,7 +83,7 @@ def translate_file(
     Args:
         output: the file to write. If it is a symbolic link, the file it points to is written. If its name ends in
             `.gz`, it is compressed.
-        to_lines: formats the hypotheses of a sentence.
+        to_lines: (the hypotheses of a sentence, its number from 1 on) -> lines of the file.
         settings: everything on which the output depends, except the text; as JSON values.
         processes: from `find_processes`. Processes on several machines must all see the folder of `output`.
 
@@ -106,7 +102,7 @@ def translate_file(
     largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
     size = min(largest_size, max(LEAST_LINES_TO_SHARE, num_lines // 4 + 1))
     windows = {start: folder / f"lines-{start + 1:012d}" for start in range(0, num_lines, size)}
-    settings = {"format": FORMAT, "lines_per_window": size, "text": digest, **settings}
+    settings = {"format": 4, "lines_per_window": size, "text": digest, **settings}  # 4: the format of the files
     key = json.dumps(settings, sort_keys=True)
     with contextlib.ExitStack() as stack:
         if processes.is_main_process:
@@ -183,7 +179,8 @@ def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
     Raises:
         ValueError: if a window is missing or damaged.
     """
-    with write_whole(output, folder / WINDOW_FILES.replace("*", "joined")) as file:
+    joined = folder / "lines-joined"
+    with write_whole(joined) as file:
         writer = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if output.suffix == ".gz" else file
         for path in paths:
             if (lines := _read_window(path, key)) is None:
@@ -193,6 +190,7 @@ def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
             writer.write(lines)
         if writer is not file:
             writer.close()
+    joined.replace(output)
     # The windows are removed first. Without settings beside them they would look like files of the user.
     for path in (*folder.glob(WINDOW_FILES), folder / SETTINGS_FILE, folder / LOCK_FILE):
         path.unlink(missing_ok=True)
@@ -201,9 +199,13 @@ def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
 
 
 def translate_stream(
-    translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: ToLines
+    translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: Callable
 ) -> None:
-    """Translate `windows` of sentences as they arrive, and write the translations of each window at once."""
+    """Translate `windows` of sentences as they arrive, and write the translations of each window at once.
+
+    Args:
+        to_lines: see `translate_file`.
+    """
     numbers = count(1)
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
     with tqdm(unit=" sentences", smoothing=0, disable=hides_bar) as bar:
@@ -213,13 +215,22 @@ def translate_stream(
             output.flush()
 
 
-def read_file_windows(path: Path) -> Iterator[list[str]]:
-    """Yield windows of the lines of a file, which may be compressed (see `data.lines.read_lines`)."""
-    lines = read_lines(path)
-    return iter(lambda: list(islice(lines, LINES_PER_STREAM_WINDOW)), [])
+def read_windows(path: Path | None) -> Iterator[list[str]]:
+    """Yield windows of lines from the file or pipe `path`, or from standard input if it is `None`.
+
+    A file may be compressed (see `data.lines.read_lines`). For a pipe, see `read_pipe`.
+    """
+    if path is None:
+        yield from read_pipe(sys.stdin.buffer, name="standard input")
+    elif path.is_file():
+        lines = read_lines(path)
+        yield from iter(lambda: list(islice(lines, LINES_PER_STREAM_WINDOW)), [])
+    else:
+        with path.open("rb") as file:
+            yield from read_pipe(file, name=str(path))
 
 
-def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
+def read_pipe(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
     """Yield windows of the lines that a pipe holds at the moment, without waiting for further lines.
 
     Args:

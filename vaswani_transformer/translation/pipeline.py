@@ -12,8 +12,6 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..runs import find_model_folder
 
-GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # The defaults of v4, for models without these options.
-
 
 class AnyTranslationPipeline(TranslationPipeline):
     """A pipeline for Marian, mBART, M2M100, NLLB, T5 and other encoder-decoders of transformers, as v4 had it.
@@ -44,7 +42,8 @@ class AnyTranslationPipeline(TranslationPipeline):
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
             self._generate_kwargs = specific | self._generate_kwargs
-            self._generation_defaults = GENERATION_DEFAULTS | self._generation_defaults
+            # The defaults of v4, for models without these options.
+            self._generation_defaults = {"max_new_tokens": 256, "num_beams": 4} | self._generation_defaults
 
     @property
     def _is_own(self) -> bool:

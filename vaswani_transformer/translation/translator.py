@@ -6,7 +6,6 @@ Which sentences share a batch depends only on the sentences. So every process co
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -57,12 +56,11 @@ class Batch(NamedTuple):
     ids: list[list[int]]
 
 
-@dataclass
 class Lines:
     """The number of lines of a kind, and the first of them. The others are not kept: they could fill the memory."""
 
-    count: int = 0
-    first: str = ""
+    count = 0
+    first = ""
 
     def add(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -164,7 +162,7 @@ class Translator:
         if self.language is None:
             self.several.add(text for text in texts if SEVERAL_SENTENCES.search(text))
         self.foreign.add(text for text in texts if is_foreign(text, self.tokenizer))
-        translations: list[list[Hypothesis]] = [[]] * len(texts)
+        translations = [[]] * len(texts)
         done = 0
         for batch in self.plan(texts):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
@@ -247,7 +245,7 @@ class Translator:
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, `</s>` included. A blank sentence has no token ids."""
-        ids: list[list[int]] = []
+        ids = []
         for start in range(0, len(sentences), TEXTS_PER_CALL):
             texts = list(sentences[start : start + TEXTS_PER_CALL])
             # verbose=False hides a warning of transformers about indexing errors for long texts. Sinusoidal positions
