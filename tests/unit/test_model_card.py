@@ -155,7 +155,7 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
     text["recipe"] = DESCRIPTION["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
     text["versions"] = {HOSTILE: HOSTILE}
     change_json(run / "recipe.json", **text)
-    scores = [figures | {"signature": HOSTILE} for figures in FIGURES["scores"]]
+    scores = [figures | {"name": f"chrF {HOSTILE}", "signature": HOSTILE} for figures in FIGURES["scores"]]
     change_json(score, scores=scores, search=HOSTILE)
     card = ModelCard(build_card(run, evaluations=[read_scores(HOSTILE, score)])).text
     assert all(character.isprintable() or character == "\n" for character in card)

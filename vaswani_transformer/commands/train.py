@@ -77,9 +77,10 @@ def run(args: argparse.Namespace) -> None:
     describes_run = args.recipe is not None or args.divide_widths is not None
     recorded = {} if describes_run else read_settings(args.output)
     settings = {name: value for name, value in recorded.items() if name in OF_RUN} | take_given(args, *OF_RUN)
-    if args.recipe is None:
+    name = args.recipe
+    if name is None:
         read_preparation(args.data)  # This raises an error if the folder holds no prepared data.
-    name = args.recipe or str((args.output if recorded else args.data) / RECIPE_FILE)
+        name = str((args.output if recorded else args.data) / RECIPE_FILE)
     parts = build_run(
         _change_recipe(name, args),
         args.data,

@@ -153,8 +153,9 @@ def score_pairs(
                 for side in sides
             )
             labels = labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX)
-            log_probs, lengths, scores, _ = map(torch.Tensor.tolist, score(model, **inputs, labels=labels, **options))
-            results.update(zip(rows, zip(log_probs, lengths, scores, strict=True), strict=True))
+            found = score(model, **inputs, labels=labels, **options)
+            rated = zip(*map(torch.Tensor.tolist, found[:3]), strict=True)  # log P, |Y| and the score of each pair
+            results.update(zip(rows, rated, strict=True))
         yield from map(results.get, range(len(window)))
     if num_cut:
         message = f"{num_cut} sources and targets were cut to {MOST_SOURCE_TOKENS:,} tokens, </s> included. Split them."
