@@ -1,6 +1,7 @@
 """Write, check and lock files and folders of work that may be stopped at any moment."""
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 LOCK_FILE = "lock"
+RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
 @contextlib.contextmanager
@@ -40,9 +42,8 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a new folder. When it is whole and on disk, it takes the place of `folder`.
+    """Yield a new folder. When it is whole and on disk, it takes the place of `folder`, see `_swap`.
 
-    This needs two renames. If the process is killed between them, the next call gives the old folder its name again.
     Other files in `folder`, such as files of the user, are copied into the new folder.
 
     Args:
@@ -50,7 +51,7 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
     """
     folder = folder.resolve()
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if old.exists() and not folder.exists():  # A process was killed between the two renames below.
+    if old.exists() and not folder.exists():  # A process was killed between the two steps of `_swap`.
         old.rename(folder)
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -67,13 +68,23 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
         for path in (*new.rglob("*"), new):
             if not path.is_symlink():
                 sync(path)
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
+        _swap(new, folder, old)
         sync(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)  # `new` is unfinished, or `_swap` left the old folder there.
+
+
+def _swap(new: Path, folder: Path, old: Path) -> None:
+    """Let `new` and `folder` exchange their names. Where the system cannot do this, rename them in two steps."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    places = CURRENT_FOLDER, os.fsencode(new), CURRENT_FOLDER, os.fsencode(folder)
+    if exchange is None or exchange(*places, RENAME_EXCHANGE):  # Some file systems cannot exchange names.
+        folder.rename(old)
+        new.rename(folder)
+        shutil.rmtree(old)
 
 
 def sync(path: Path) -> None:

@@ -23,7 +23,7 @@ from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
 from vaswani_transformer.runs import resumable_checkpoints
-from vaswani_transformer.training import checkpoints, loop
+from vaswani_transformer.training import checkpoints, loop, setup
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
@@ -190,6 +190,12 @@ def test_an_error_while_saving_keeps_the_earlier_checkpoints(whole, tiny_data, t
         train(TINY, tiny_data, tmp_path, log_interval=3)
     assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
     assert_ends_as(whole, tiny_data, tmp_path)
+
+
+def test_a_run_that_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_path):
+    with patch.object(setup, "custom_pipelines", lambda task: {task: object()}), pytest.raises(TypeError, match="JSON"):
+        train(TINY, tiny_data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def names_of_resumable(run):

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from ..bounds import SEARCH_BOUNDS, Number
 
+STANDARD_INPUT = Path("/dev/stdin")
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
 
@@ -25,7 +26,7 @@ def output_path(text: str) -> Path:
 
 def text_path(text: str) -> Path:
     """Parse the name of a text file to read; `-` is standard input."""
-    return Path("/dev/stdin" if text == "-" else text)
+    return STANDARD_INPUT if text == "-" else Path(text)
 
 
 def text_stream(text: str) -> Path | None:
@@ -120,9 +121,17 @@ def load_members(args: argparse.Namespace) -> list:
 
 
 def check_inputs(args: argparse.Namespace) -> None:
-    """Raise an error if a text file to read is missing, or is a folder."""
+    """Raise an error if a text file to read is missing, or is a folder, or if standard input is to be read twice.
+
+    A corpus with a single name is not checked, because it may be a dataset on the Hub.
+    """
     given = vars(args)
-    for path in (*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())):
+    corpora = [*given.get("train", ()), given.get("dev") or (), given.get("test") or ()]
+    names = [name for corpus in corpora if len(corpus) > 1 for name in corpus]
+    files = [*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())]
+    if files.count(STANDARD_INPUT) > 1:
+        raise ValueError("standard input (-) is given for two texts, but can be read only once: name a file.")
+    for path in (*map(Path, names), *files):
         if isinstance(path, Path):  # `vaswani attention --source` is a sentence, not a path.
             if not path.exists():
                 raise FileNotFoundError(f"there is no file {path}: name a text file.")

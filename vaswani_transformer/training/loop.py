@@ -36,7 +36,7 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
 
     Without dropout, an update depends on the number of processes and accumulation steps only by rounding errors. A run
     that was stopped and continued ends with the same weights as a run without a stop. The folder of the final model
-    appears when it is complete, and then replaces the folder of an earlier final model.
+    appears when it is complete, and replaces the folder of an earlier final model in one step.
 
     Args:
         title: the first line to print.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -230,6 +231,9 @@ def _build_model(
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
+    with TemporaryDirectory() as folder:  # Settings that cannot be saved raise an error here, not after hours.
+        for part in (model.config, model.generation_config, tokenizer):
+            part.save_pretrained(folder)
     if config.attention_window is not None:
         model.set_attn_implementation(WINDOW)
     if accelerator.device.type == "cpu":
