@@ -11,7 +11,7 @@ import copy
 import weakref
 
 import torch
-from torch import nn
+from torch import LongTensor, Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
@@ -86,7 +86,7 @@ class Engine(VaswaniGenerationMixin):
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
 
-    def generate(self, *args, **kwargs) -> torch.LongTensor | ModelOutput:
+    def generate(self, *args, **kwargs) -> LongTensor | ModelOutput:
         """Search as the model's `generate` does. Options that need the model's `forward` raise a ValueError."""
         with limit_threads(self.device):
             return super().generate(*args, **{"engine": self} | kwargs)
@@ -98,7 +98,7 @@ class Engine(VaswaniGenerationMixin):
     __reduce__ = save_pretrained
 
     @torch.inference_mode()
-    def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    def encode(self, input_ids: LongTensor, attention_mask: Tensor | None) -> Tensor:
         """Return the output of the encoder (B, S, D) for `input_ids` (B, S); `attention_mask` is 0 at padding."""
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
@@ -115,8 +115,8 @@ class Engine(VaswaniGenerationMixin):
         return x
 
     def start(
-        self, encoding: torch.Tensor, source_mask: torch.Tensor | None, *, prompt: torch.LongTensor, num_beams: int
-    ) -> tuple[EngineSteps, torch.Tensor]:
+        self, encoding: Tensor, source_mask: Tensor | None, *, prompt: LongTensor, num_beams: int
+    ) -> tuple[EngineSteps, Tensor]:
         """Read the prompt. Return the object that computes the next steps, and the logits (L * b, V) after the prompt.
 
         Args:

@@ -7,7 +7,7 @@ import copy
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..model.layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
 from .products import Product, Products
@@ -16,8 +16,8 @@ from .products import Product, Products
 class Matrix(NamedTuple):
     """The weight and bias of a linear layer."""
 
-    weight: torch.Tensor
-    bias: torch.Tensor | None
+    weight: Tensor
+    bias: Tensor | None
 
 
 class AttentionProducts:
@@ -53,7 +53,7 @@ class FeedForwardProducts:
         self.activation = None if is_relu else copy.deepcopy(module.activation).to(products.dtype)
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return the output (..., D) for `x` (..., D)."""
         inner = self.fc1(x)
         return self.norm(x + self.fc2(inner if self.activation is None else self.activation(inner)))
@@ -67,7 +67,7 @@ class EncoderProducts:
         self.norm = _copy_norm(layer.self_attention_residual.norm, products)
         self.feed_forward = FeedForwardProducts(layer, products)
 
-    def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the output (B, S, D) for `x` (B, S, D); `mask`, True at visible keys, broadcasts to (B, H, S, S)."""
         attention = self.attention
         q, keys_and_values = (split_heads(projected, attention.num_heads) for projected in attention.project(x))

@@ -5,7 +5,7 @@ show.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import modeling_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import output_capturing
@@ -90,7 +90,7 @@ def describe_state(model: VaswaniForConditionalGeneration) -> list:
 
 def _describe(value: object) -> object:
     """Return what tells `value` from a later one at the same place: text for a container, else a number or a pair."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.data_ptr(), 0 if value.is_inference() else value._version
     if isinstance(value, tuple | list | set | dict):
         return repr(value)

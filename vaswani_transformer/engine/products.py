@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 ONEDNN_MACHINES = ("x86_64", "AMD64")  # machines on which oneDNN's products were measured
 PRIVATE_NAMES = {  # our name -> the name in torch
@@ -19,7 +19,7 @@ PRIVATE_NAMES = {  # our name -> the name in torch
     "has_global_hooks": "nn.modules.module._has_any_global_hook",
 }
 
-Product = Callable[[torch.Tensor], torch.Tensor]
+Product = Callable[[Tensor], Tensor]
 
 
 class Products:
@@ -37,7 +37,7 @@ class Products:
         """Return the function (..., D) -> (..., F) of `layer`, followed by max(0, x) if `relu`."""
         return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
-    def several(self, *layers: nn.Linear) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
+    def several(self, *layers: nn.Linear) -> Callable[[Tensor], Sequence[Tensor]]:
         """Return a function that gives the outputs of all `layers` for one input. All have a bias, or none."""
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
@@ -45,7 +45,7 @@ class Products:
         sizes = [len(layer.weight) for layer in layers]
         return lambda x: product(x).split(sizes, dim=-1)
 
-    def adding(self, layer: nn.Linear) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    def adding(self, layer: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
         """Return a function of x (rows, D) and residual (rows, F): the output of `layer` for x, plus the residual."""
         if layer.bias is None and type(self) is Products:
             weight = self._prepare(layer.weight).t()
@@ -53,17 +53,17 @@ class Products:
         product = self.one(layer)
         return lambda x, residual: residual + product(x)
 
-    def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
+    def build(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Product:
         """Return the function x -> x `weight`^T + `bias`, followed by max(0, x) if `relu`; weight (F, D), bias (F,)."""
         if relu:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
         return lambda x: nn.functional.linear(x, weight, bias)
 
-    def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    def keep(self, parameter: Tensor | None) -> Tensor | None:
         """Return `parameter` in `self.dtype`. It is a copy, unless `copies` is False and the dtypes are equal."""
         return None if parameter is None else parameter.detach().to(self.dtype, copy=self.copies)
 
-    def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    def _prepare(self, parameter: Tensor | None) -> Tensor | None:
         """Return a matrix or a bias in the form that `build` expects."""
         return self.keep(parameter)
 
@@ -95,12 +95,12 @@ class PackedProducts(Products):
             return False
         return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16 is not None and has_bfloat16())
 
-    def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
+    def build(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Product:
         multiply, packed = self.multiply, self.reorder(weight.contiguous())
         activation = "relu" if relu else "none"
         return lambda x: multiply(x, packed, bias, activation, [], "")
 
-    def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    def _prepare(self, parameter: Tensor | None) -> Tensor | None:
         is_matrix = parameter is not None and parameter.dim() == 2
         # Packing copies a matrix, so only a bias needs a copy here.
         return parameter.detach().to(self.dtype) if is_matrix else self.keep(parameter)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ..model.search_vaswani import BeamSearch
 
@@ -13,7 +14,7 @@ FEW_SUMS = 100_000  # For fewer sums, folding takes as long as PyTorch's `topk`.
 class FastBeamSearch(BeamSearch):
     """A `BeamSearch` that finds the best continuations faster, and drops decided sentences less often."""
 
-    def best_sums(self, log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def best_sums(self, log_probs: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return what `BeamSearch.best_sums` returns."""
         return find_best_sums(self.scores, log_probs, count)
 
@@ -34,9 +35,7 @@ class FastBeamSearch(BeamSearch):
         return [next(movers, place) if done[place] else place for place in range(count)]
 
 
-def find_best_sums(
-    scores: torch.Tensor, log_probs: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def find_best_sums(scores: Tensor, log_probs: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return for each sentence the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V), greatest first.
 
     PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns, whose maxima are fast to

@@ -7,7 +7,7 @@ K d_k or d_v, N slots for keys: first the slots of the prompt, then b slots for 
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import nn
+from torch import LongTensor, Tensor, nn
 
 from ..model.layers_vaswani import PositionEncoding, split_heads
 from .layers import DecoderProducts
@@ -34,7 +34,7 @@ class LayerSteps:
         num_idle: how many hidden keys to append to the source.
     """
 
-    def __init__(self, layer: DecoderProducts, attend: Callable, encoding: torch.Tensor, *, num_idle: int):
+    def __init__(self, layer: DecoderProducts, attend: Callable, encoding: Tensor, *, num_idle: int):
         self.layer, self.attend = layer, attend
         attention = layer.cross_attention
         projected = nn.functional.pad(attention.keys_and_values(encoding), (0, 0, 0, num_idle))
@@ -42,9 +42,7 @@ class LayerSteps:
         # (L, H, N slots and room for more, d_k + d_v)
         self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
 
-    def __call__(
-        self, x: torch.Tensor, slots: slice, mask: torch.Tensor, source_mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def __call__(self, x: Tensor, slots: slice, mask: Tensor, source_mask: Tensor | None) -> Tensor:
         """Return the output (L * b, D) for `x` (L * b, D).
 
         A prompt is read in one call. Its P tokens then take the place of the beams: b = P.
@@ -64,12 +62,12 @@ class LayerSteps:
         x = self.layer.cross_norm(cross_attention.add_out(_join_heads(context), x))
         return self.layer.feed_forward(x)
 
-    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         """Return `x` (L * b, H * K) as (L, H, b, K). A single `view` splits sentences and heads, which saves time."""
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
-    def remember(self, keys_and_values: torch.Tensor, slots: slice, num_slots: int) -> torch.Tensor:
+    def remember(self, keys_and_values: Tensor, slots: slice, num_slots: int) -> Tensor:
         """Write the keys and values of a step, (L, H, b, d_k + d_v), to `slots`; return the first `num_slots` slots."""
         num_new, room = keys_and_values.shape[2], self.memory.shape[2]
         if num_slots > room:
@@ -77,17 +75,17 @@ class LayerSteps:
         self.memory[:, :, slots] = keys_and_values
         return self.memory[:, :, :num_slots]
 
-    def evict(self, rows: torch.LongTensor) -> None:
+    def evict(self, rows: LongTensor) -> None:
         """Keep only n slots of each sentence and head: `rows` (L, H, n) are their indices in `memory.flatten(0, 2)`."""
         kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
         self.memory[:, :, : rows.shape[2]] = kept
 
-    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
+    def leave(self, staying: LongTensor, moved: LongTensor) -> None:
         """Keep only the sentences `staying`; the rows `moved` get another sentence, see `_keep`."""
         self.memory = _keep(self.memory, staying, moved)
         self._set_source(_keep(self.source, staying, moved))
 
-    def _set_source(self, source: torch.Tensor) -> None:
+    def _set_source(self, source: Tensor) -> None:
         """Set the keys and values of the source, (L, H, S + num_idle, d_k + d_v)."""
         self.source = source
         self.source_keys, self.source_values = source.split(self.layer.cross_attention.widths, dim=-1)
@@ -117,9 +115,9 @@ class EngineSteps:
         embed: Product,
         positions: PositionEncoding,
         project: Product,
-        encoding: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        prompt: torch.LongTensor,
+        encoding: Tensor,
+        source_mask: Tensor | None,
+        prompt: LongTensor,
         num_beams: int,
     ):
         self.embed, self.project, self.num_beams = embed, project, num_beams
@@ -135,7 +133,7 @@ class EngineSteps:
         self.next_mask = encoding.new_full((num_beams, num_beams), HIDDEN).fill_diagonal_(0.0)
         self.most_keys = max(FEW_KEYS, 2 * prompt_length)
 
-    def read(self, prompt: torch.LongTensor) -> torch.Tensor:
+    def read(self, prompt: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `prompt` (L, P), computed once for all beams of a sentence."""
         num_sentences, length = prompt.shape
         positions = torch.cat([next(self.positions) for _ in range(length)]).repeat(num_sentences, 1)
@@ -145,7 +143,7 @@ class EngineSteps:
             logits = self.project(x.view(num_sentences, length, -1)[:, -1])
         return logits.repeat_interleave(self.num_beams, dim=0)
 
-    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+    def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T), of which the last is new."""
         slots = slice(self.num_keys - self.num_beams, self.num_keys)
         with self._without_autocast():
@@ -157,9 +155,7 @@ class EngineSteps:
 
     # Inference mode saves 6 % of a step. The logits are computed outside of it, because the search overwrites them.
     @torch.inference_mode()
-    def _run_layers(
-        self, tokens: torch.LongTensor, positions: torch.Tensor, slots: slice, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def _run_layers(self, tokens: LongTensor, positions: Tensor, slots: slice, mask: Tensor) -> Tensor:
         """Return the output (rows, D) for tokens (rows,) at `positions` (1 or rows, D). The keys go into `slots`."""
         x = self.embed(tokens)
         x = x + positions.to(x.dtype)
@@ -167,7 +163,7 @@ class EngineSteps:
             x = layer(x, slots, mask[:, None], self.source_mask)
         return x
 
-    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
         """Continue from `beams` (L, b) of the sentences at the indices `staying`, or of all if `staying` is `None`."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
@@ -184,7 +180,7 @@ class EngineSteps:
         self.mask = _pad_slots(mask, self.num_keys)
         self.mask[:, :, start : self.num_keys] = self.next_mask
 
-    def _evict_keys(self, mask: torch.Tensor) -> torch.Tensor:
+    def _evict_keys(self, mask: Tensor) -> Tensor:
         """Evict the keys that no beam sees. Return `mask` (L, b, N) without their slots.
 
         Each sentence keeps as many keys as the sentence that needs most, because one tensor holds the keys of all
@@ -202,13 +198,13 @@ class EngineSteps:
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
 
 
-def _pad_slots(mask: torch.Tensor, num_keys: int) -> torch.Tensor:
+def _pad_slots(mask: Tensor, num_keys: int) -> Tensor:
     """Return `mask` (..., N) with at least `num_keys` slots, a multiple of `VECTOR`. The new slots are hidden."""
     missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
     return nn.functional.pad(mask, (0, missing), value=HIDDEN) if missing > 0 else mask
 
 
-def _yield_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
+def _yield_positions(encode: PositionEncoding, device: torch.device) -> Iterator[Tensor]:
     """Yield the encodings (1, D) of positions 0, 1, 2 and so on.
 
     This is a function, because as a method of `EngineSteps` the generator and the steps would refer to each other. Then
@@ -222,16 +218,12 @@ def _yield_positions(encode: PositionEncoding, device: torch.device) -> Iterator
         start += length
 
 
-def _attend_fused(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float
-) -> torch.Tensor:
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
     """Compute equation 1 by fused kernels: queries (L, H, b, K), keys and values (L, H, S, K) -> (L, H, b, K)."""
     return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling)
 
 
-def _attend_few(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float
-) -> torch.Tensor:
+def _attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
     """Compute equation 1 as written, for the few queries of a step.
 
     With 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long as this
@@ -242,7 +234,7 @@ def _attend_few(
     return scores.softmax(dim=-1) @ v
 
 
-def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) -> bool:
+def _can_attend_unfused(states: Tensor, source_mask: Tensor | None) -> bool:
     """Return True if equation 1 as written equals fused attention to `states` (L, S, D), and is faster."""
     if states.device.type != "cpu" or states.dtype != torch.float32:
         return False
@@ -250,13 +242,13 @@ def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) 
     return source_mask is None or bool(source_mask.any(dim=-1).all())
 
 
-def _join_heads(context: torch.Tensor) -> torch.Tensor:
+def _join_heads(context: Tensor) -> Tensor:
     """Return (L, H, b, K) as (L * b, H * K)."""
     num_rows, num_heads, num_beams, width = context.shape
     return context.transpose(1, 2).reshape(num_rows * num_beams, num_heads * width)
 
 
-def _count_idle_keys(encoding: torch.Tensor) -> int:
+def _count_idle_keys(encoding: Tensor) -> int:
     """Return how many hidden keys to append to a source (L, S, D): attention is faster at multiples of 16.
 
     On a CPU fused and unfused attention took 1.2 to 2.4 times as long with 12 to 15 keys as with 16, and 1.1 to 1.3
@@ -268,7 +260,7 @@ def _count_idle_keys(encoding: torch.Tensor) -> int:
     return missing if encoding.device.type != "cpu" or missing <= VECTOR // 2 else 0
 
 
-def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
+def _as_additive(mask: Tensor | None, encoding: Tensor, *, num_idle: int) -> Tensor | None:
     """Return the additive mask (L, 1, 1, S + num_idle) of a source (L, S, D); `None` if no key is hidden.
 
     Fused attention would turn a boolean mask into this mask at every call.
@@ -281,7 +273,7 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
     return nn.functional.pad(additive, (0, num_idle), value=HIDDEN)
 
 
-def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:
+def _keep(x: Tensor, staying: LongTensor, moved: LongTensor) -> Tensor:
     """Return `x[staying]`, computed in place. Only the rows `moved`, which get another sentence, are written."""
     x[moved] = x[staying[moved]]
     return x[: len(staying)]

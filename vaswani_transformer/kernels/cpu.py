@@ -1,7 +1,7 @@
 """Faster dropout, and faster attention in half precision, for training on CPUs."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 
@@ -32,7 +32,7 @@ class Dropout(nn.Dropout):
     Here one draw of 64 bits serves four entries. So p is rounded to a multiple of 2^-16.
     """
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return `x`, of any shape. In training mode, return `x` after dropout."""
         if not self.training or self.p == 0:
             return x
@@ -48,12 +48,12 @@ class Dropout(nn.Dropout):
 
 def half_precision_attention(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Compute equation 1 as written where the backward pass of PyTorch's fused attention would take longer.
 
     Otherwise use the kernel "sdpa" of transformers. Arguments and results are those of "sdpa".

@@ -10,6 +10,7 @@ of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain
 import contextlib
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..model.loss_vaswani import IGNORE_INDEX
@@ -21,13 +22,13 @@ MOST_LOGITS_ON_CPU = 2**26
 
 
 def sum_loss_by_slices(
-    hidden_states: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    labels: torch.Tensor,
+    hidden_states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
     *,
     label_smoothing: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Return the loss of section 5.4 for the logits `hidden_states` @ `weight`.T + `bias`, summed over the labels.
 
     Args:
@@ -136,7 +137,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         return (*grads, None, None, None)
 
 
-def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
+def find_slice_length(hidden_states: Tensor, vocab_size: int) -> int:
     """Return the number of tokens of a slice, for `hidden_states` (..., D)."""
     if hidden_states.device.type == "cpu":
         # A slice reads the matrix (V, D) and its logits (tokens, V) from memory. With D tokens both are equally large.
@@ -148,7 +149,7 @@ def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
     return max(1, LOGITS_PER_SLICE // vocab_size)
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add `left` @ `right` to `total`. On a CPU, which has many slices, do it in one pass over `total`."""
     if total.device.type == "cpu" and total.dtype == left.dtype:
         total.addmm_(left, right)

@@ -19,7 +19,7 @@ strip.
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, bidirectional_mask_function, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -38,14 +38,14 @@ LEAST_STRIPS = 2
 
 def window_attention(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Compute equation 1 within the window of `module`, in time and memory that are linear in T.
 
     A query without visible keys gets zeros. Three cases are computed with a mask over all keys: attention without a
@@ -85,10 +85,10 @@ def window_mask(
     q_length: int,
     kv_length: int,
     mask_function: Callable,
-    attention_mask: torch.Tensor | None = None,
+    attention_mask: Tensor | None = None,
     config: PreTrainedConfig,
     **kwargs,
-) -> torch.Tensor | None:
+) -> Tensor | None:
     """Return the mask for `window_attention`.
 
     If blocks are faster, it is `attention_mask` (B, T), False at padding. Otherwise it is a mask over all keys.
@@ -107,7 +107,7 @@ def window_mask(
     )
 
 
-def _build_mask(visible: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:
+def _build_mask(visible: Tensor, back: int, ahead: int, size: int) -> Tensor:
     """Return a mask (1 or B, N, C, W), True where a query of a block sees a key of its strip.
 
     Args:
@@ -124,7 +124,7 @@ def _build_mask(visible: torch.Tensor, back: int, ahead: int, size: int) -> torc
     return is_token[:, :, None] & is_near
 
 
-def _cut_strips(x: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:
+def _cut_strips(x: Tensor, back: int, ahead: int, size: int) -> Tensor:
     """Return the strips (B, N, H, W, K) of all blocks of `x` (B, H, T, K). Entries beyond the ends of `x` are 0."""
     num_blocks = -(-x.shape[2] // size)
     width = size + back + ahead

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
+from torch import LongTensor, Tensor
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
@@ -38,7 +39,7 @@ from .layers_vaswani import CACHE, build_padding_mask, choose_cache
 from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, logger, run_search
 
 MOST_ALPHA = 10.0  # for 10,000 tokens lp(Y) is then ((5 + 10,000) / 6)^10 = 1e32, which float32 can hold
-TokenIds = int | list[int] | torch.Tensor | None
+TokenIds = int | list[int] | Tensor | None
 
 # The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
 # do not concern a search. Our search supports these options and the fields of `SearchOptions`. It refuses every other
@@ -124,13 +125,13 @@ class SearchOptions:
         names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
         return "|".join(f"{name}:{getattr(self, name)}" for name in names)
 
-    def penalise(self, length: int | torch.Tensor) -> float | torch.Tensor:
+    def penalise(self, length: int | Tensor) -> float | Tensor:
         """Return lp(Y) for a hypothesis of `length` tokens."""
         return LENGTH_PENALTIES[self.length_penalty_type](length, self.length_penalty)
 
     def find_limits(
-        self, source_lengths: torch.LongTensor, *, prompt_length: int, config: VaswaniConfig
-    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        self, source_lengths: LongTensor, *, prompt_length: int, config: VaswaniConfig
+    ) -> tuple[LongTensor, Tensor]:
         """Return the limit of each sentence in new tokens, (B,), and True where the last token must be </s>, (B,).
 
         Args:
@@ -218,12 +219,12 @@ class Source(NamedTuple):
         lengths: (B,), the number of tokens of each sentence.
     """
 
-    ids: torch.LongTensor | None
-    embeds: torch.Tensor | None
+    ids: LongTensor | None
+    embeds: Tensor | None
     encoded: ModelOutput | None
-    states: torch.Tensor
-    mask: torch.Tensor | None
-    lengths: torch.LongTensor
+    states: Tensor
+    mask: Tensor | None
+    lengths: LongTensor
 
 
 @dataclass(frozen=True)
@@ -244,9 +245,9 @@ class Call:
 
     options: SearchOptions
     source: Source
-    prompt: torch.LongTensor
-    limits: torch.LongTensor
-    must_end: torch.BoolTensor
+    prompt: LongTensor
+    limits: LongTensor
+    must_end: Tensor
     config: GenerationConfig
     model_kwargs: dict
     given: dict
@@ -316,11 +317,11 @@ class VaswaniGenerationMixin(GenerationMixin):
     @torch.no_grad()
     def generate(
         self,
-        inputs: torch.Tensor | None = None,
+        inputs: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
-        prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
         synced_gpus: bool | None = None,
         assistant_model=None,
         streamer=None,
@@ -328,7 +329,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         custom_generate: str | Callable | None = None,
         engine=None,
         **kwargs,
-    ) -> torch.LongTensor | ModelOutput:
+    ) -> LongTensor | ModelOutput:
         """Search as `transformers.GenerationMixin.generate` does, by the search of section 6.1.
 
         The options `length_penalty_type` and `max_length_offset` and the argument `engine` are additions. transformers'
@@ -397,7 +398,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     def read_call(
         self,
-        inputs: torch.Tensor | None,
+        inputs: Tensor | None,
         generation_config: GenerationConfig | None,
         kwargs: dict,
         *,
@@ -453,8 +454,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         return options, config, model_kwargs
 
     def _delegate(
-        self, call: Call, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, **arguments
-    ) -> torch.LongTensor | ModelOutput:
+        self, call: Call, inputs: Tensor | None, generation_config: GenerationConfig | None, **arguments
+    ) -> LongTensor | ModelOutput:
         """Return what transformers' loop decodes, with the longest limit of the batch for all sentences."""
         options = call.given | {"attention_mask": call.source.mask}
         options["max_length"], options["max_new_tokens"] = None, int(call.limits.max())
@@ -471,7 +472,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         *,
         logits_processor: LogitsProcessorList | None,
         stopping_criteria: StoppingCriteriaList | None,
-        prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None,
+        prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None,
     ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
         """Return the logits processors and stopping criteria that transformers builds for a call.
 
@@ -515,7 +516,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             do_sample=options.do_sample,
         )
 
-    def _start_steps(self, call: Call, engine) -> tuple[Steps, torch.Tensor, ModelOutput | None]:
+    def _start_steps(self, call: Call, engine) -> tuple[Steps, Tensor, ModelOutput | None]:
         """Return the steps of a search, the first logits (B * b, V), and the output of the encoder.
 
         An engine takes the steps, unless they need `forward`. If the engine encodes too, the third value is `None`.
@@ -561,7 +562,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
         arguments = {
-            name: x.repeat_interleave(num_beams, 0) if isinstance(x, torch.Tensor) else x
+            name: x.repeat_interleave(num_beams, 0) if isinstance(x, Tensor) else x
             for name, x in call.model_kwargs.items()
             if name != CACHE
         }
@@ -599,7 +600,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             "trust_remote_code."
         )
 
-    def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
+    def _has_working_cache(self, source: Source, prompt: LongTensor) -> bool:
         """Return True if steps with a cache give the same logits as steps without one, for the first sentence."""
         ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
         encoded = source.encoded
@@ -671,7 +672,7 @@ def _pack(
     steps: Steps,
     encoded: ModelOutput | None,
     records: dict[str, tuple],
-) -> torch.LongTensor | ModelOutput:
+) -> LongTensor | ModelOutput:
     """Return the tokens of the best hypotheses, or transformers' output class with all that was recorded."""
     tokens, scores, parents = hypotheses.best(options.num_return_sequences)
     if not options.return_dict_in_generate:
@@ -725,9 +726,7 @@ def _refuse_others(config: GenerationConfig) -> None:
             )
 
 
-def _take_source(
-    inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig, device: torch.device
-) -> Source:
+def _take_source(inputs: Tensor | None, model_kwargs: dict, config: VaswaniConfig, device: torch.device) -> Source:
     """Remove the sentences from `model_kwargs`, the arguments of `generate`, and return them.
 
     A missing mask is derived from the padding. Without sentences, the bos token is the only sentence, as in
@@ -747,7 +746,7 @@ def _take_source(
         ids = states = torch.tensor([[config.bos_token_id]], device=device)
     if states is None or not len(states):
         raise ValueError("there is no sentence to translate: give input_ids of at least one sentence.")
-    if not isinstance(states, torch.Tensor):
+    if not isinstance(states, Tensor):
         raise ValueError(
             f'input_ids must be a tensor, got {type(states).__name__}: call tokenizer(sentences, return_tensors="pt").'
         )
@@ -757,7 +756,7 @@ def _take_source(
     return Source(ids, embeds, encoded, states, mask, lengths.sum(dim=-1))
 
 
-def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> torch.LongTensor:
+def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> LongTensor:
     """Return the tokens with which the translations begin, (B, P): the start token, then `decoder_input_ids`.
 
     The mask of a padded prompt is stored in `model_kwargs`.

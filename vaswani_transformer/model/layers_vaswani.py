@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import LongTensor, Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -36,14 +36,14 @@ def choose_cache(past_key_values: Cache | None, cache: Cache | None) -> Cache | 
 
 def eager_attention(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Compute Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V      (equation 1, section 3.2.1).
 
     The context of a query without visible keys is zero, because its softmax is not defined.
@@ -76,9 +76,7 @@ def eager_attention(
     return (weights @ value).transpose(1, 2), weights
 
 
-def _hidden_positions(
-    module: nn.Module, scores: torch.Tensor, attention_mask: torch.Tensor | None
-) -> torch.Tensor | None:
+def _hidden_positions(module: nn.Module, scores: Tensor, attention_mask: Tensor | None) -> Tensor | None:
     """Return True at hidden keys, broadcastable to `scores` (B, H, T, S); `None` if no key is hidden."""
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
@@ -120,12 +118,12 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        key_value_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         **kwargs,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), by default to `hidden_states`.
 
         Args:
@@ -144,8 +142,8 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
 
     def _keys_and_values(
-        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, hidden_states: Tensor, key_value_states: Tensor | None, past_key_values: Cache | None
+    ) -> tuple[Tensor, Tensor]:
         """Return keys and values, each (B, H, S, K), including those in the cache."""
         is_cross, cache = key_value_states is not None, past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
@@ -178,12 +176,12 @@ class MultiHeadAttention(nn.Module):
         return eager_attention
 
 
-def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Reshape (B, T, H * K) to (B, H, T, K)."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
-def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> torch.LongTensor:
+def build_padding_mask(input_ids: LongTensor, config: VaswaniConfig) -> LongTensor:
     """Return a mask (B, S) with 1 at tokens and 0 at padding.
 
     Raises:
@@ -201,8 +199,8 @@ def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> to
 
 
 def mask_encoder(
-    config: VaswaniConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, *, is_training: bool
-) -> torch.Tensor | None:
+    config: VaswaniConfig, x: Tensor, attention_mask: Tensor | None, *, is_training: bool
+) -> Tensor | None:
     """Return the mask for self-attention of the source `x` (B, S, D); `attention_mask` (B, S) is 0 at padding."""
     return create_bidirectional_mask(
         config=config,
@@ -213,9 +211,7 @@ def mask_encoder(
     )
 
 
-def mask_decoder(
-    config: VaswaniConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
-) -> torch.Tensor | None:
+def mask_decoder(config: VaswaniConfig, x: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
     """Return the mask for causal self-attention of the target `x` (B, T, D), which follows the tokens in `cache`."""
     return create_causal_mask(
         config=config,
@@ -228,12 +224,12 @@ def mask_decoder(
 
 def mask_source(
     config: VaswaniConfig,
-    x: torch.Tensor,
-    encoder_hidden_states: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    x: Tensor,
+    encoder_hidden_states: Tensor,
+    attention_mask: Tensor | None,
     *,
     is_training: bool,
-) -> torch.Tensor | None:
+) -> Tensor | None:
     """Return the mask for encoder-decoder attention.
 
     Args:
@@ -271,7 +267,7 @@ def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
     return lambda batch, head, query, key: (key - query >= -back) & (key - query <= ahead)
 
 
-def _may_skip_masks(x: torch.Tensor, is_training: bool) -> bool:
+def _may_skip_masks(x: Tensor, is_training: bool) -> bool:
     """Return True if transformers may replace a mask that hides no key by `None`.
 
     For this, transformers reads the mask. On a GPU each read waits for the work in the queue, so training avoids it.
@@ -289,7 +285,7 @@ class FeedForward(nn.Module):
         self.activation = ACT2FN[config.activation_function]
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Apply the network to each position of `x` (B, T, D); return (B, T, D)."""
         return self.fc2(self.dropout(self.activation(self.fc1(x))))
 
@@ -302,12 +298,12 @@ class TokenEmbedding(nn.Embedding):
         """Return sqrt(d_model). Adapters of peft read this attribute, so its name must not change."""
         return self.embedding_dim**0.5
 
-    def forward(self, input_ids: torch.LongTensor) -> torch.Tensor:
+    def forward(self, input_ids: LongTensor) -> Tensor:
         """Return the embeddings (B, T, D) of `input_ids` (B, T)."""
         return super().forward(input_ids) * self.embed_scale
 
 
-def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleaved") -> torch.Tensor:
+def sinusoids(positions: Tensor, *, d_model: int, layout: str = "interleaved") -> Tensor:
     """Return the positional encodings of `positions` (section 3.5), for sequences of any length.
 
         PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
@@ -345,9 +341,7 @@ class PositionEncoding(nn.Module):
         if config.position_embedding_type == "learned":
             self.embedding = nn.Embedding(config.max_position_embeddings, config.d_model)
 
-    def forward(
-        self, length: int, *, start: int | torch.Tensor = 0, mask: torch.Tensor | None, device: torch.device
-    ) -> torch.Tensor:
+    def forward(self, length: int, *, start: int | Tensor = 0, mask: Tensor | None, device: torch.device) -> Tensor:
         """Return the encodings of `length` positions from `start` on, (1 or B, length, D).
 
         Args:
@@ -368,7 +362,7 @@ class PositionEncoding(nn.Module):
             return nn.functional.embedding(positions, table)
         return self._encode(positions, end)
 
-    def _encode(self, positions: torch.Tensor, end: int | torch.Tensor) -> torch.Tensor:
+    def _encode(self, positions: Tensor, end: int | Tensor) -> Tensor:
         config = self.config
         if config.position_embedding_type == "sinusoidal":
             return sinusoids(positions, d_model=config.d_model, layout=config.position_layout)
@@ -389,7 +383,7 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, sublayer_output: Tensor) -> Tensor:
         """Add `sublayer_output` (B, T, D) to `x` (B, T, D) and normalise; return (B, T, D)."""
         return self.norm(x + self.dropout(sublayer_output))
 
@@ -404,7 +398,7 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs) -> Tensor:
         """Return the output (B, S, D) for `hidden_states` (B, S, D)."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask=attention_mask, **kwargs)
@@ -426,13 +420,13 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        encoder_hidden_states: torch.Tensor | None,
-        encoder_attention_mask: torch.Tensor | None,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None,
         past_key_values: Cache | None = None,
         **kwargs,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return the output (B, T, D) for `hidden_states` (B, T, D) and the output of the encoder (B, S, D).
 
         Without `encoder_hidden_states`, encoder-decoder attention is left out.

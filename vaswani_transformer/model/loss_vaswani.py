@@ -5,13 +5,12 @@ al. 2015, section 7, and in `torch.nn.CrossEntropyLoss`.
 """
 
 import torch
+from torch import Tensor
 
 IGNORE_INDEX = -100
 
 
-def sum_label_smoothed_loss(
-    logits: torch.Tensor, labels: torch.Tensor, *, label_smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def sum_label_smoothed_loss(logits: Tensor, labels: Tensor, *, label_smoothing: float) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss of section 5.4 and -log P, each summed over the labels.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import torch
-from torch import nn
+from torch import LongTensor, Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -127,7 +127,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
                     f"signature and of transformers' TransformersKwargs."
                 )
 
-    def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
+    def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> Tensor:
         """Return embeddings plus positions (sections 3.4, 3.5) after dropout, (B, T, D)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
@@ -161,9 +161,9 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        input_ids: LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode a source sentence.
@@ -209,12 +209,12 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        input_ids: LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -281,14 +281,14 @@ class VaswaniModel(VaswaniPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        input_ids: LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: LongTensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -331,12 +331,12 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-def count_padding(labels: torch.LongTensor) -> torch.LongTensor:
+def count_padding(labels: LongTensor) -> LongTensor:
     """Return for each row of `labels` (B, T) how many -100 precede its first label, (B, 1)."""
     return (labels == IGNORE_INDEX).cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
-def roll_rows(x: torch.Tensor, shifts: torch.LongTensor) -> torch.Tensor:
+def roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:
     """Return `x` (B, T, ...) with each row rolled to the left by its number in `shifts` (B, 1)."""
     places = (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1]
     return x.gather(1, places[(..., *[None] * (x.dim() - 2))].expand_as(x))
@@ -361,7 +361,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         self.post_init()
         self.generation_config = build_generation_config(config)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
 
         In a row that begins with padding, the start token takes the place of the first label.
@@ -369,14 +369,12 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         num_padded = count_padding(labels)
         return roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
 
-    def _shift_right(self, labels: torch.Tensor) -> torch.Tensor:
+    def _shift_right(self, labels: Tensor) -> Tensor:
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
-    def _sum_loss(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sum_loss(self, hidden_states: Tensor, labels: Tensor, logits: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the loss with label smoothing and the loss without, each summed over `labels` (B, T).
 
         They are computed from `logits`, or if `logits` is `None` from `hidden_states` (B, T, D).
@@ -397,18 +395,18 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        input_ids: LongTensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: LongTensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: LongTensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
         skip_logits: bool | None = None,
         cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
@@ -252,7 +253,7 @@ class TranslationPipeline(ChunkPipeline):
             marks = {"source": text, "space": space, "is_last": number == len(parts)}
             yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
 
-    def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, torch.Tensor]:
+    def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, Tensor]:
         # verbose=False hides transformers' warning of indexing errors in long texts. The warning below replaces it.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
@@ -270,7 +271,7 @@ class TranslationPipeline(ChunkPipeline):
         num_sentences = model_inputs["input_ids"].shape[0]
         options = self._find_engine() | self._prepare_generate_kwargs(generate_kwargs)
         tokens = self.model.generate(**model_inputs, **options)
-        if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
+        if not isinstance(tokens, Tensor):  # return_dict_in_generate
             tokens = tokens.sequences
         return {"tokens": tokens.unflatten(0, (num_sentences, -1)), **marks}
 
@@ -280,7 +281,7 @@ class TranslationPipeline(ChunkPipeline):
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool = False,
-    ) -> list[dict[str, str | torch.Tensor]]:
+    ) -> list[dict[str, str | Tensor]]:
         lines = [self._decode(line, clean_up_tokenization_spaces) for line in model_outputs]
         records = []
         for hypothesis in zip(*lines, strict=True):  # the n-th best translations of all lines
@@ -289,7 +290,7 @@ class TranslationPipeline(ChunkPipeline):
             records.append(record | ({"translation_text": "".join(texts)} if return_text or not return_tensors else {}))
         return records
 
-    def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
+    def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[Tensor, str]]:
         """Return the tokens of each hypothesis of a line, and its text with the white space after the line."""
         tokens = line["tokens"][0]  # (n, T)
         if is_blank(line["source"]):

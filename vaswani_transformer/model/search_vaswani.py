@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import transformers
-from torch import nn
+from torch import LongTensor, Tensor, nn
 from transformers import GenerationMixin
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
@@ -65,13 +65,13 @@ class BeamSearch:
 
     def __init__(
         self,
-        prompt: torch.LongTensor,
+        prompt: LongTensor,
         *,
         num_beams: int,
         num_kept: int,
-        limits: torch.Tensor,
-        must_end: torch.Tensor,
-        length_penalty: Callable[[int | torch.Tensor], float | torch.Tensor],
+        limits: Tensor,
+        must_end: Tensor,
+        length_penalty: Callable[[int | Tensor], float | Tensor],
         early_stopping: bool | str,
         eos_token_ids: list[int],
         pad_token_id: int,
@@ -109,14 +109,14 @@ class BeamSearch:
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.before_evictions: list[tuple[torch.Tensor, ...]] = []  # places, kept scores, kept histories
+        self.before_evictions: list[tuple[Tensor, ...]] = []  # places, kept scores, kept histories
 
     @property
-    def flat_tokens(self) -> torch.LongTensor:
+    def flat_tokens(self) -> LongTensor:
         """The tokens of all running beams, (L * b, T), as the model reads them."""
         return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
-    def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
+    def restrict(self, log_probs: Tensor) -> Tensor:
         """Return `log_probs` (L * b, V) of the next token, with -inf for tokens that cannot follow.
 
         Where a hypothesis must end now, only `last_tokens` (the tokens that may end it) keep their log P, or get 0 if
@@ -136,9 +136,9 @@ class BeamSearch:
 
     def advance(
         self,
-        log_probs: torch.Tensor,
-        stops: Callable[[torch.LongTensor], torch.Tensor] | None,
-    ) -> torch.Tensor:
+        log_probs: Tensor,
+        stops: Callable[[LongTensor], Tensor] | None,
+    ) -> Tensor:
         """Extend every running beam by one token.
 
         Args:
@@ -166,14 +166,14 @@ class BeamSearch:
         self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # Decided sentences have no open beam.
         return beams.gather(1, order)
 
-    def evict(self, staying: torch.Tensor) -> None:
+    def evict(self, staying: Tensor) -> None:
         """Continue only with the sentences at the indices `staying` (n,) among the L sentences."""
         self.before_evictions.append((self.places, self.kept_scores, self.kept_history))
         for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
             setattr(self, name, getattr(self, name)[staying])
         self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
 
-    def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
+    def best(self, count: int) -> tuple[LongTensor, Tensor, LongTensor]:
         """Return the `count` best hypotheses of each sentence, best first, and crop all to the length of the longest.
 
         Returns:
@@ -201,7 +201,7 @@ class BeamSearch:
         parents = torch.where(is_behind_end, -1, parents + first_rows[:, None])
         return torch.cat([tokens[:, : self.prompt_length], new_tokens], dim=-1), scores, parents
 
-    def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _gather_kept(self) -> tuple[Tensor, Tensor]:
         """Return the kept scores (B, num_kept) and histories (2, B, num_kept, T and room) of all sentences."""
         parts = *self.before_evictions, (self.places, self.kept_scores, self.kept_history)
         num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
@@ -212,7 +212,7 @@ class BeamSearch:
             histories[:, places, :, : kept_history.shape[-1]] = kept_history
         return scores, histories
 
-    def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _best_continuations(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
         vocab_size = log_probs.shape[-1]
         # With several beams, b candidates stay open even if each beam ends with each end token. One beam needs only its
@@ -230,7 +230,7 @@ class BeamSearch:
         choice = choice.gather(1, order)
         return scores, choice // vocab_size, choice % vocab_size
 
-    def best_sums(self, log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def best_sums(self, log_probs: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return for each sentence the `count` greatest sums of scores and `log_probs` (L, b, V), greatest first.
 
         Equal sums have no defined order.
@@ -245,7 +245,7 @@ class BeamSearch:
         """Return the indices, among the L sentences, of those to continue with; `None` for all."""
         return [place for place, is_done in enumerate(done) if not is_done] if any(done) else None
 
-    def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+    def _grow(self, beams: Tensor, words: Tensor) -> Tensor:
         """Return the histories of `beams` (L, n), each with one more word, (2, L, n, T + 1 and room)."""
         place = self.prompt_length + self.length
         if place >= self.history.shape[-1]:
@@ -256,7 +256,7 @@ class BeamSearch:
         history[0, :, :, place], history[1, :, :, place] = words, beams
         return history
 
-    def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
+    def _keep(self, penalised: Tensor, history: Tensor, finished: Tensor) -> None:
         """Add hypotheses that have just finished to the kept hypotheses, and keep the best of all."""
         # As in transformers, only the b best candidates can finish. Other candidates that end are dropped.
         b = self.num_beams
@@ -264,7 +264,7 @@ class BeamSearch:
         self.kept_scores, order = torch.cat([self.kept_scores, new_scores], dim=1).topk(self.kept_scores.shape[1])
         self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
 
-    def _is_decided(self) -> torch.Tensor:
+    def _is_decided(self) -> Tensor:
         """Return True for each sentence whose search is over by the rule of `early_stopping`, (L,)."""
         worst_kept = self.kept_scores[:, -1]
         best_open = self.scores[:, 0]
@@ -281,7 +281,7 @@ class BeamSearch:
         return best_open / penalty <= worst_kept
 
 
-def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def _pick(history: Tensor, index: Tensor) -> Tensor:
     """Return the hypotheses `index` (L, n) of `history` (2, L, b, T), as (2, L, n, T)."""
     return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
 
@@ -295,20 +295,20 @@ class Steps(Protocol):
 
     outputs: ModelOutput | None
 
-    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+    def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T); the caller may overwrite them."""
 
-    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
         """Continue from `beams` (L, b); if `staying` (n,) is given, only in the sentences at these indices."""
 
 
 def run_search(
     search: BeamSearch,
     steps: Steps,
-    logits: torch.Tensor,
+    logits: Tensor,
     *,
-    processors: Callable[[torch.LongTensor, torch.Tensor], torch.Tensor] | None = None,
-    criteria: Callable[[torch.LongTensor, tuple | None], torch.Tensor] | None = None,
+    processors: Callable[[LongTensor, Tensor], Tensor] | None = None,
+    criteria: Callable[[LongTensor, tuple | None], Tensor] | None = None,
     records: dict[str, tuple] | None = None,
     may_evict: bool = True,
     continues: Callable[[bool], bool] = lambda all_done: not all_done,
@@ -357,7 +357,7 @@ def run_search(
         steps.reorder(beams, staying)
 
 
-def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -> bool:
+def agree(logits: Tensor, expected: Tensor, *, noise: float = 0.0) -> bool:
     """Return True if `logits` and `expected` are equal up to rounding, see `find_distance`.
 
     The tolerance is four times the largest of three errors: the rounding error of the coarser dtype, that of PyTorch's
@@ -370,7 +370,7 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -
     return find_distance(logits, expected) <= max(2e-5, 4 * rounding, 4 * noise)
 
 
-def find_distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
+def find_distance(logits: Tensor, expected: Tensor) -> float:
     """Return |logits - expected| / |expected|, or infinity if the two are not finite at the same places."""
     finite = expected.isfinite()
     if not torch.equal(logits.isfinite(), finite):
@@ -409,8 +409,8 @@ class ForwardSteps:
     def __init__(
         self,
         model,
-        encoding: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        encoding: Tensor,
+        attention_mask: Tensor | None,
         *,
         num_beams: int,
         cache: EncoderDecoderCache | None,
@@ -433,7 +433,7 @@ class ForwardSteps:
             if works is False:
                 self.cache, self.num_cached = None, 0
 
-    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+    def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T)."""
         outputs = self._run(self.model if self.outputs is None else self.forward, tokens, self.cache)
         if self.cache is not None and self.outputs is None:
@@ -459,7 +459,7 @@ class ForwardSteps:
         self.num_cached = tokens.shape[1]
         return outputs.logits[:, -1].to(torch.float32, copy=True)  # a copy, because a hook may have kept the logits
 
-    def _is_right(self, tokens: torch.LongTensor, logits: torch.Tensor, expected: torch.Tensor) -> bool:
+    def _is_right(self, tokens: LongTensor, logits: Tensor, expected: Tensor) -> bool:
         """Return True if `logits` (with a cache) equal `expected` (without a cache) up to rounding."""
         if agree(logits, expected):
             return True
@@ -471,10 +471,10 @@ class ForwardSteps:
     def _run(
         self,
         forward: Callable,
-        tokens: torch.LongTensor,
+        tokens: LongTensor,
         cache: EncoderDecoderCache | None,
         *,
-        states: torch.Tensor | None = None,
+        states: Tensor | None = None,
     ) -> ModelOutput:
         """Return the output of `forward` after `tokens` (L * b, T); those in `cache` are not read again."""
         num_new = None if cache is None else tokens.shape[1] - self.num_cached
@@ -498,7 +498,7 @@ class ForwardSteps:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
         return forward(**inputs, return_dict=True)
 
-    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
         """Reorder the cache by `beams` (L, b). If `staying` (n,) is given, keep only the sentences at these indices.
 
         A beam never changes its sentence, so the encoding and its mask change only when sentences are evicted.
