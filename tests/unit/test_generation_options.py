@@ -23,11 +23,10 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.bounds import Number
 from vaswani_transformer.model.generation_vaswani import (
-    MOST_ALPHA,
-    SearchOptions,
     VaswaniGenerationConfig,
     VaswaniGreedyOutput,
 )
+from vaswani_transformer.model.search_vaswani import MOST_ALPHA, SearchOptions
 from vaswani_transformer.training.recipes import BOUNDS
 
 PAD, END = 1, 2

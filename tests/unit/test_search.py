@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from vaswani_transformer.engine.search import FastBeamSearch
-from vaswani_transformer.model.search_vaswani import BeamSearch, find_distance, run_search
+from vaswani_transformer.model.search_vaswani import BeamSearch, SearchOptions, find_distance, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
 LIMITS = (1, 3, 4)  # for each of three sentences, the most tokens of a translation
+OPTIONS = {"early_stopping": "never", "eos_token_id": END, "pad_token_id": PAD}
 ENOUGH_BEAMS = 4**3  # enough that no hypothesis is ever dropped
 
 
@@ -57,15 +58,10 @@ def start_search(limits, *, num_beams, num_best, alpha=0.6, search_class=BeamSea
     """Return a search in which each sentence must end within its limit."""
     limits = torch.tensor(limits)
     return search_class(
-        torch.full((num_beams * len(limits), 1), START),
-        num_beams=num_beams,
-        num_kept=num_best,
+        torch.full((len(limits), 1), START),
+        SearchOptions(num_beams=num_beams, num_return_sequences=num_best, length_penalty=alpha, **OPTIONS),
         limits=limits,
         must_end=torch.ones_like(limits, dtype=torch.bool),
-        length_penalty=lambda length: ((5 + length) / 6) ** alpha,
-        early_stopping="never",
-        eos_token_ids=[END],
-        pad_token_id=PAD,
     )
 
 
@@ -73,8 +69,9 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, may_evict=True, **op
     """Return the best translations, and the number of hypotheses at each step."""
     search = start_search(LIMITS, num_beams=num_beams, num_best=num_best, **options)
     steps = TableSteps(table, num_beams)
-    run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict)
-    return search.best(num_best), steps.batch_sizes
+    logits = steps(search.flat_tokens)
+    run_search(search, steps, logits, processors=[], criteria=[], records={}, may_evict=may_evict)
+    return search.best(), steps.batch_sizes
 
 
 def list_best(table, sentence: int, *, alpha: float) -> list[tuple[float, tuple[int, ...]]]:

@@ -85,8 +85,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from ..evaluation.likelihood import compute_perplexity
     from ..evaluation.metrics import PERPLEXITY, Score, build_metrics, compute_scores
     from ..files import write_json
-    from ..model.generation_vaswani import SearchOptions
     from ..model.pipeline_vaswani import LINE_BREAK
+    from ..model.search_vaswani import SearchOptions
     from ..translation.translator import translate
 
     for path in (args.translations, args.table, args.json):

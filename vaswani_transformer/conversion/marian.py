@@ -17,8 +17,9 @@ from transformers import AutoConfig, MarianConfig, MarianMTModel, PreTrainedToke
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_vaswani import OWN_OPTIONS, SearchOptions, VaswaniGenerationConfig
+from ..model.generation_vaswani import OWN_OPTIONS, VaswaniGenerationConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.search_vaswani import SearchOptions
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.

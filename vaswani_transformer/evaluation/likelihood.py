@@ -15,11 +15,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ..data.batching import plan_batches
 from ..kernels.cross_entropy import find_slice_length
-from ..model.generation_vaswani import SearchOptions, as_list
 from ..model.layers_vaswani import build_padding_mask
 from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
+from ..model.search_vaswani import SearchOptions, as_list
 
 PAIRS_PER_WINDOW = 4_096  # The number of pairs that are read at a time, and then batched by length.
 

@@ -22,7 +22,6 @@ from transformers.generation import (
     ExponentialDecayLengthPenalty,
     GenerationMode,
     LogitNormalization,
-    LogitsProcessor,
     LogitsProcessorList,
     SequenceBiasLogitsProcessor,
     StoppingCriteriaList,
@@ -36,10 +35,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE, build_padding_mask, choose_cache
-from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, logger, run_search
-
-MOST_ALPHA = 10.0  # for 10,000 tokens lp(Y) is then ((5 + 10,000) / 6)^10 = 1e32, which float32 can hold
-TokenIds = int | list[int] | Tensor | None
+from .search_vaswani import BeamSearch, ForwardSteps, SearchOptions, Steps, logger, run_search
 
 # The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
 # do not concern a search. Our search supports these options and the fields of `SearchOptions`. It refuses every other
@@ -56,126 +52,6 @@ OF_TRANSFORMERS = """
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
 # Processors of transformers that may raise log P of a token above 0. A sequence bias may do so if it is positive.
 LOG_P_RAISERS = (ExponentialDecayLengthPenalty, WatermarkLogitsProcessor)
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """The options of one search, with the defaults filled in.
-
-    Args:
-        num_beams: b, the number of hypotheses that compete; 1 is greedy search.
-        num_return_sequences: the number of hypotheses to return for each sentence.
-        length_penalty: alpha, the exponent of the length penalty lp(Y).
-        length_penalty_type: the base of lp(Y), a name in `LENGTH_PENALTIES`.
-        max_length_offset: how many tokens longer than its source a translation may be. Both lengths include </s>. At
-            this limit the translation must end with </s>, at the true probability of </s>. `None` for no such limit.
-        max_new_tokens, max_length: the length at which a hypothesis is cut and counts as finished. `max_length`
-            includes the prompt.
-        early_stopping: "never" ends the search of a sentence when no open hypothesis can still win, which is exact.
-            False and True are heuristics of transformers, see `BeamSearch`. Greedy search ends at its first </s>.
-        do_sample: draw the next tokens of the beams at random.
-        eos_token_id, pad_token_id: the tokens that end and fill a translation.
-        forced_eos_token_id: the token that ends a hypothesis at its limit. Its probability there counts as 1.
-        return_dict_in_generate: return an object with all outputs instead of the tokens alone.
-        output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this output
-            object.
-
-    Raises:
-        ValueError: for a value out of range. The message names the option and what is expected.
-    """
-
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    length_penalty: float = 1.0
-    length_penalty_type: str = "gnmt"
-    max_length_offset: int | None = None
-    max_new_tokens: int | None = None
-    max_length: int | None = None
-    early_stopping: bool | str = False
-    do_sample: bool = False
-    eos_token_id: TokenIds = None
-    pad_token_id: int | None = None
-    forced_eos_token_id: TokenIds = None
-    return_dict_in_generate: bool = False
-    output_scores: bool = False
-    output_logits: bool = False
-    output_attentions: bool = False
-    output_hidden_states: bool = False
-
-    def __post_init__(self):
-        if type(self.num_beams) is not int or self.num_beams < 1:
-            raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
-        if self.num_return_sequences < 1:  # transformers itself refuses a number above num_beams
-            raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
-        if self.length_penalty_type not in LENGTH_PENALTIES:
-            names = tuple(LENGTH_PENALTIES)
-            raise ValueError(f"length_penalty_type must be one of {names}, got {self.length_penalty_type!r}.")
-        if not abs(self.length_penalty) <= MOST_ALPHA:
-            raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
-
-    @classmethod
-    def resolve(cls, config: GenerationConfig, **given) -> "SearchOptions":
-        """Return the options `given`; where an option is missing or `None`, take its value from `config`."""
-        names = [field.name for field in fields(cls)]
-        values = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
-        values["max_length"] = values["max_length"] or None  # 0 means no limit, see `VaswaniGenerationConfig`
-        return cls(**{name: value for name, value in values.items() if value is not None})
-
-    def __str__(self) -> str:
-        names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
-        return "|".join(f"{name}:{getattr(self, name)}" for name in names)
-
-    def penalise(self, length: int | Tensor) -> float | Tensor:
-        """Return lp(Y) for a hypothesis of `length` tokens."""
-        return LENGTH_PENALTIES[self.length_penalty_type](length, self.length_penalty)
-
-    def find_limits(
-        self, source_lengths: LongTensor, *, prompt_length: int, config: VaswaniConfig
-    ) -> tuple[LongTensor, Tensor]:
-        """Return the limit of each sentence in new tokens, (B,), and True where the last token must be </s>, (B,).
-
-        Args:
-            source_lengths: (B,) tokens of each source, </s> included.
-            config: the config of the model; learned positions limit the length too.
-
-        Raises:
-            ValueError: if the prompt has `max_length` tokens or more.
-        """
-        max_tokens = self.max_new_tokens
-        if max_tokens is None and self.max_length is not None:
-            max_tokens = self.max_length - prompt_length
-        if max_tokens is None and self.max_length_offset is None:
-            max_tokens = GenerationConfig._get_default_generation_params()["max_length"]
-        if max_tokens is not None and max_tokens < 1:
-            raise ValueError(
-                f"max_length={self.max_length} must be larger than the prompt, which has {prompt_length} tokens."
-            )
-        must_end = torch.full_like(source_lengths, self.forced_eos_token_id is not None, dtype=torch.bool)
-        if self.max_length_offset is None:
-            return torch.full_like(source_lengths, max_tokens), must_end
-        by_source = source_lengths + self.max_length_offset
-        if config.position_embedding_type == "learned":  # the last token is not read, so it needs no position
-            by_source = by_source.clamp(max=config.max_position_embeddings - prompt_length + 1)
-        limits = by_source.clamp(min=1, max=max_tokens)
-        return limits, must_end | (by_source <= limits)
-
-    def find_flags(self) -> dict[str, bool]:
-        """Return the arguments that make `forward` return the attention weights or hidden states that are asked for."""
-        names = ("output_attentions", "output_hidden_states")
-        return {name: True for name in names if getattr(self, name) and self.return_dict_in_generate}
-
-    def start_records(self) -> dict[str, tuple]:
-        """Return an empty tuple under the name of each output that the steps are to record."""
-        flags = {
-            "scores": self.output_scores,
-            "logits": self.output_logits,
-            "decoder_attentions": self.output_attentions,
-            "cross_attentions": self.output_attentions,
-            "decoder_hidden_states": self.output_hidden_states,
-        }
-        return {name: () for name, flag in flags.items() if flag and self.return_dict_in_generate}
-
-
 OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # options that transformers does not have
 
 
@@ -185,6 +61,10 @@ class VaswaniGenerationConfig(GenerationConfig):
     transformers refuses to save an option without effect, such as a length penalty beside `num_beams=1`. Here such
     an option is saved: the penalty divides the scores of greedy search too, and the next call may have more beams.
     """
+
+    # `update` changes only attributes that exist.
+    length_penalty_type = None
+    max_length_offset = None
 
     def validate(self, strict: bool = False, **kwargs) -> None:
         """Raise a ValueError for a wrong value, but accept an option without effect; `strict` is True before saving."""
@@ -203,8 +83,13 @@ class VaswaniGenerationConfig(GenerationConfig):
         return GenerationConfig._get_default_generation_params() | {"max_length": 0}
 
     def to_dict(self) -> dict:
-        """Return the options in a form that JSON can hold: tensors and tuples become lists."""
-        options = _to_plain(super().to_dict())
+        """Return the options in a form that JSON can hold: tensors and the tuples of a `sequence_bias` become lists."""
+        options = super().to_dict()
+        for name, value in options.items():
+            if hasattr(value, "tolist"):  # a tensor or a NumPy array
+                options[name] = value.tolist()
+        if isinstance(bias := options.get("sequence_bias"), dict):
+            options["sequence_bias"] = [[list(tokens), value] for tokens, value in bias.items()]
         return options | {"max_length": options.get("max_length") or None}
 
 
@@ -259,7 +144,7 @@ class Call:
         """True if the model's `forward` must compute each step, because an engine lacks what the call asks for."""
         return bool(
             self.synced_gpus
-            or not self.options.start_records().keys() <= {"scores", "logits"}
+            or self.options.find_flags()
             or self.config.cache_implementation is not None
             or self.config.use_cache is False
             or any(value is not None for value in self.model_kwargs.values())
@@ -370,15 +255,17 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         _refuse_others(call.config)
         steps, logits, encoded = self._start_steps(call, engine)
-        processors, criteria = self._build_rules(call, **rules)
-        log_p_can_rise = may_raise_log_p(processors)
-        if log_p_can_rise and call.options.early_stopping == "never" and any(map(_raises_log_p, processors)):
+        processors, criteria = self._build_rules(call, rules)
+        can_rise = may_raise_log_p(processors)
+        if can_rise and call.options.early_stopping == "never":
             logger.warning_once(
-                "exponential_decay_length_penalty, sequence_bias and a watermark can raise log P of a token above 0. "
-                "Then a longer translation may still score higher, so the search runs to the length limit. To end "
-                "earlier, pass early_stopping=True or renormalize_logits=True."
+                "exponential_decay_length_penalty, sequence_bias, a watermark or a logits processor of yours can raise "
+                "log P of a token above 0. Then a longer translation may still score higher, so the search runs to the "
+                "length limit. To end earlier, pass early_stopping=True or renormalize_logits=True."
             )
-        hypotheses = self._start_search(call, can_rise=log_p_can_rise)
+        hypotheses = self.search_class(
+            call.prompt, call.options, limits=call.limits, must_end=call.must_end, can_rise=can_rise
+        )
         records = call.options.start_records()
         # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
         # may depend on the places of the rows: processors, criteria, records, or a cache that the caller sees.
@@ -446,8 +333,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         config = copy.deepcopy(_take_over(generation_config))
         config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
-        for name in OWN_OPTIONS - vars(config).keys():
-            setattr(config, name, None)
         model_kwargs = config.update(**kwargs)
         options = SearchOptions.resolve(config)
         config.update(**config._get_default_generation_params(), defaults_only=True)
@@ -466,15 +351,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             options["use_cache"] = False
         return super().generate(inputs, generation_config, **arguments, **options)
 
-    def _build_rules(
-        self,
-        call: Call,
-        *,
-        logits_processor: LogitsProcessorList | None,
-        stopping_criteria: StoppingCriteriaList | None,
-        prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None,
-    ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
-        """Return the logits processors and stopping criteria that transformers builds for a call.
+    def _build_rules(self, call: Call, rules: dict) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
+        """Return the logits processors and stopping criteria that transformers builds for a call and its `rules`.
 
         Our search itself applies the limits, the end tokens and a forced end token, so they are removed from the config
         that transformers reads here. The end tokens are removed only after the processors are built, because the
@@ -486,51 +364,29 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config=config,
             input_ids_seq_length=call.prompt.shape[1],
             encoder_input_ids=call.source.states,
-            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
-            logits_processor=logits_processor,
+            prefix_allowed_tokens_fn=rules["prefix_allowed_tokens_fn"],
+            logits_processor=rules["logits_processor"],
             device=call.source.states.device,
         )
         config._eos_token_tensor = None
         criteria = self._get_stopping_criteria(
-            config, stopping_criteria or StoppingCriteriaList(), tokenizer=call.tokenizer
+            config, rules["stopping_criteria"] or StoppingCriteriaList(), tokenizer=call.tokenizer
         )
         return processors, criteria
 
-    def _start_search(self, call: Call, *, can_rise: bool) -> BeamSearch:
-        """Return a new search from the prompt of `call`; for `can_rise` see `BeamSearch`."""
-        options = call.options
-        # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
-        is_exact = options.early_stopping == "never"
-        return self.search_class(
-            call.prompt.repeat_interleave(options.num_beams, dim=0),
-            num_beams=options.num_beams,
-            num_kept=options.num_return_sequences if is_exact else options.num_beams,
-            limits=call.limits,
-            must_end=call.must_end,
-            length_penalty=options.penalise,
-            early_stopping=True if options.num_beams == 1 else options.early_stopping,
-            eos_token_ids=as_list(options.eos_token_id),
-            pad_token_id=-1 if options.pad_token_id is None else options.pad_token_id,
-            forced_token_ids=as_list(options.forced_eos_token_id),
-            can_rise=can_rise,
-            do_sample=options.do_sample,
-        )
-
-    def _start_steps(self, call: Call, engine) -> tuple[Steps, Tensor, ModelOutput | None]:
+    def _start_steps(self, call: Call, engine) -> tuple[Steps, Tensor, ModelOutput | tuple]:
         """Return the steps of a search, the first logits (B * b, V), and the output of the encoder.
 
-        An engine takes the steps, unless they need `forward`. If the engine encodes too, the third value is `None`.
+        An engine takes the steps, unless they need `forward`.
         """
-        source, encoded = call.source, call.source.encoded
-        start = {"prompt": call.prompt, "num_beams": call.options.num_beams}
+        source, encoded, num_beams = call.source, call.source.encoded, call.options.num_beams
         flags = call.options.find_flags()
         if call.needs_forward:
             engine = self._replace_engine(engine, ", ".join(call.model_kwargs | flags) or "this cache")
             self._validate_model_kwargs(call.model_kwargs.copy())
         if encoded is None and engine is not None and source.ids is not None:
-            encoding = engine.encode(source.ids, source.mask)
-            return *engine.start(encoding, source.mask, **start), None
-        if encoded is None:
+            encoded = (engine.encode(source.ids, source.mask),)
+        elif encoded is None:
             encoded = self.get_encoder()(
                 input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
             )
@@ -539,13 +395,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         if engine is None and may_find:
             engine = self.find_engine(for_one_call=True)
         if engine is not None:
-            return *engine.start(encoded[0], source.mask, **start), encoded
+            return *engine.start(encoded[0], source.mask, prompt=call.prompt, num_beams=num_beams), encoded
         steps = self._build_forward_steps(call, encoded)
-        return steps, steps(call.prompt.repeat_interleave(call.options.num_beams, dim=0)), encoded
+        return steps, steps(call.prompt.repeat_interleave(num_beams, dim=0)), encoded
 
     def _build_forward_steps(self, call: Call, encoded: ModelOutput) -> ForwardSteps:
         """Return steps that call `forward`, with the cache that `call` asks for."""
-        config, source, num_beams = call.config, call.source, call.options.num_beams
+        config, source = call.config, call.source
         cache = call.model_kwargs.get(CACHE)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
             # The cache is created here, because transformers would copy the model's config to create an equal cache.
@@ -561,16 +417,12 @@ class VaswaniGenerationMixin(GenerationMixin):
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
-        arguments = {
-            name: x.repeat_interleave(num_beams, 0) if isinstance(x, Tensor) else x
-            for name, x in call.model_kwargs.items()
-            if name != CACHE
-        }
+        arguments = {name: value for name, value in call.model_kwargs.items() if name != CACHE}
         return ForwardSteps(
             self,
             encoded[0],
             source.mask,
-            num_beams=num_beams,
+            num_beams=call.options.num_beams,
             cache=cache,
             forward=forward,
             **arguments,
@@ -649,32 +501,26 @@ def may_raise_log_p(processors: LogitsProcessorList) -> bool:
     """
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
-    return any(
-        _raises_log_p(processor) or type(processor).__module__ != logits_process.__name__ for processor in processors
-    )
-
-
-def _raises_log_p(processor: LogitsProcessor) -> bool:
-    """Return True if `processor`, of transformers, may give a token log P above 0."""
-    if isinstance(processor, SequenceBiasLogitsProcessor):  # also that of bad_words_ids, which only forbids
-        return max(processor.sequence_bias.values()) > 0
-    return isinstance(processor, LOG_P_RAISERS)
-
-
-def as_list(token_ids: TokenIds) -> list[int]:
-    """Return `token_ids` as a list: one id, several or none."""
-    return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
+    for processor in processors:
+        if isinstance(processor, SequenceBiasLogitsProcessor):  # also that of bad_words_ids, which only forbids
+            can_rise = max(processor.sequence_bias.values()) > 0
+        else:
+            is_foreign = type(processor).__module__ != logits_process.__name__
+            can_rise = is_foreign or isinstance(processor, LOG_P_RAISERS)
+        if can_rise:
+            return True
+    return False
 
 
 def _pack(
     options: SearchOptions,
     hypotheses: BeamSearch,
     steps: Steps,
-    encoded: ModelOutput | None,
+    encoded: ModelOutput | tuple,
     records: dict[str, tuple],
 ) -> LongTensor | ModelOutput:
     """Return the tokens of the best hypotheses, or transformers' output class with all that was recorded."""
-    tokens, scores, parents = hypotheses.best(options.num_return_sequences)
+    tokens, scores, parents = hypotheses.best()
     if not options.return_dict_in_generate:
         return tokens
     output = {
@@ -699,17 +545,6 @@ def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
     if config is not None:
         ours.__dict__ = config.__dict__
     return ours
-
-
-def _to_plain(value: object) -> object:
-    """Return `value` with tensors, arrays, tuples, sets, and dicts whose keys are tuples, turned into lists."""
-    if hasattr(value, "tolist"):  # a tensor or a NumPy array
-        return value.tolist()
-    if isinstance(value, dict):
-        if any(isinstance(key, tuple) for key in value):
-            return _to_plain(list(value.items()))
-        return {key: _to_plain(x) for key, x in value.items()}
-    return [_to_plain(x) for x in value] if isinstance(value, list | tuple | set) else value
 
 
 def _refuse_others(config: GenerationConfig) -> None:

@@ -14,22 +14,26 @@ removed), b beams, V vocab_size, P tokens of the prompt, T tokens so far, the pr
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 import transformers
 from torch import LongTensor, Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
+from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE
 
 logger = transformers.utils.logging.get_logger(__name__)
 
 ROOM = 16  # number of tokens by which a full history is enlarged
+MOST_ALPHA = 10.0  # for 10,000 tokens lp(Y) is then ((5 + 10,000) / 6)^10 = 1e32, which float32 can hold
+TokenIds = int | list[int] | Tensor | None
 
 
 # Functions (|Y|, alpha) -> lp(Y), where |Y| is an int or a tensor. The base of the power must not fall as |Y| grows:
@@ -41,75 +45,175 @@ LENGTH_PENALTIES = {
 }
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of one search, with the defaults filled in.
+
+    Args:
+        num_beams: b, the number of hypotheses that compete; 1 is greedy search.
+        num_return_sequences: the number of hypotheses to return for each sentence.
+        length_penalty: alpha, the exponent of the length penalty lp(Y).
+        length_penalty_type: the base of lp(Y), a name in `LENGTH_PENALTIES`.
+        max_length_offset: how many tokens longer than its source a translation may be. Both lengths include </s>. At
+            this limit the translation must end with </s>, at the true probability of </s>. `None` for no such limit.
+        max_new_tokens, max_length: the length at which a hypothesis is cut and counts as finished. `max_length`
+            includes the prompt.
+        early_stopping: "never" ends the search of a sentence when no open hypothesis can still win, which is exact.
+            False and True are heuristics of transformers, see `BeamSearch`. Greedy search ends at its first </s>.
+        do_sample: draw the next tokens of the beams at random.
+        eos_token_id, pad_token_id: the tokens that end and fill a translation.
+        forced_eos_token_id: the token that ends a hypothesis at its limit. Its probability there counts as 1.
+        return_dict_in_generate: return an object with all outputs instead of the tokens alone.
+        output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this output
+            object.
+
+    Raises:
+        ValueError: for a value out of range. The message names the option and what is expected.
+    """
+
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    length_penalty_type: str = "gnmt"
+    max_length_offset: int | None = None
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    early_stopping: bool | str = False
+    do_sample: bool = False
+    eos_token_id: TokenIds = None
+    pad_token_id: int | None = None
+    forced_eos_token_id: TokenIds = None
+    return_dict_in_generate: bool = False
+    output_scores: bool = False
+    output_logits: bool = False
+    output_attentions: bool = False
+    output_hidden_states: bool = False
+
+    def __post_init__(self):
+        if type(self.num_beams) is not int or self.num_beams < 1:
+            raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
+        if self.num_return_sequences < 1:  # transformers itself refuses a number above num_beams
+            raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
+        if self.length_penalty_type not in LENGTH_PENALTIES:
+            names = tuple(LENGTH_PENALTIES)
+            raise ValueError(f"length_penalty_type must be one of {names}, got {self.length_penalty_type!r}.")
+        if not abs(self.length_penalty) <= MOST_ALPHA:
+            raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
+
+    @classmethod
+    def resolve(cls, config: GenerationConfig, **given) -> "SearchOptions":
+        """Return the options `given`; where an option is missing or `None`, take its value from `config`."""
+        names = {field.name for field in fields(cls)}
+        options = vars(config) | {name: value for name, value in given.items() if value is not None}
+        return cls(**{name: value for name, value in options.items() if name in names and value is not None})
+
+    def __str__(self) -> str:
+        names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
+        return "|".join(f"{name}:{getattr(self, name)}" for name in names)
+
+    def penalise(self, length: int | Tensor) -> float | Tensor:
+        """Return lp(Y) for a hypothesis of `length` tokens."""
+        return LENGTH_PENALTIES[self.length_penalty_type](length, self.length_penalty)
+
+    def find_limits(
+        self, source_lengths: LongTensor, *, prompt_length: int, config: VaswaniConfig
+    ) -> tuple[LongTensor, Tensor]:
+        """Return the limit of each sentence in new tokens, (B,), and True where the last token must be </s>, (B,).
+
+        Args:
+            source_lengths: (B,) tokens of each source, </s> included.
+            config: the config of the model; learned positions limit the length too.
+
+        Raises:
+            ValueError: if the prompt has `max_length` tokens or more.
+        """
+        max_tokens = self.max_new_tokens
+        if max_tokens is None and self.max_length:  # 0 means no limit, see `VaswaniGenerationConfig`
+            max_tokens = self.max_length - prompt_length
+        if max_tokens is None and self.max_length_offset is None:
+            max_tokens = GenerationConfig._get_default_generation_params()["max_length"]
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(
+                f"max_length={self.max_length} must be larger than the prompt, which has {prompt_length} tokens."
+            )
+        must_end = torch.full_like(source_lengths, self.forced_eos_token_id is not None, dtype=torch.bool)
+        if self.max_length_offset is None:
+            return torch.full_like(source_lengths, max_tokens), must_end
+        by_source = source_lengths + self.max_length_offset
+        if config.position_embedding_type == "learned":  # the last token is not read, so it needs no position
+            by_source = by_source.clamp(max=config.max_position_embeddings - prompt_length + 1)
+        limits = by_source.clamp(min=1, max=max_tokens)
+        return limits, must_end | (by_source <= limits)
+
+    def find_flags(self) -> dict[str, bool]:
+        """Return the arguments that make `forward` return the attention weights or hidden states that are asked for."""
+        names = ("output_attentions", "output_hidden_states")
+        return {name: True for name in names if getattr(self, name) and self.return_dict_in_generate}
+
+    def start_records(self) -> dict[str, tuple]:
+        """Return an empty tuple under the name of each output that the steps are to record."""
+        flags = {
+            "scores": self.output_scores,
+            "logits": self.output_logits,
+            "decoder_attentions": self.output_attentions,
+            "cross_attentions": self.output_attentions,
+            "decoder_hidden_states": self.output_hidden_states,
+        }
+        return {name: () for name, flag in flags.items() if flag and self.return_dict_in_generate}
+
+
+def as_list(token_ids: TokenIds) -> list[int]:
+    """Return `token_ids` as a list: one id, several or none."""
+    return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
+
+
 class BeamSearch:
     """The hypotheses of a batch: the running beams of open sentences, and the finished hypotheses of all sentences.
 
+    With `early_stopping="never"` a sentence ends when no open hypothesis can beat the worst kept one at any length up
+    to the limit. False compares at the present length only, a heuristic. True ends a sentence as soon as enough
+    hypotheses are finished. Greedy search always does so.
+
     Args:
-        prompt: (B * b, P) decoder tokens to start from, equal for all beams of a sentence.
-        num_beams: b.
-        num_kept: the number of finished hypotheses to keep for each sentence.
-        limits: (B,) how many new tokens a hypothesis may get, </s> included.
+        prompt: (B, P) decoder tokens to start from.
+        options: the options of the search.
+        limits: (B,) how many new tokens a hypothesis may get, </s> included; at least 1.
         must_end: (B,) True where a hypothesis at the limit must end with an end token; False where it is cut there and
-            counts as finished.
-        length_penalty: |Y| -> lp(Y).
-        early_stopping: "never" ends a sentence when no open hypothesis can beat the worst kept one at any length
-            up to the limit; False compares at the present length only, a heuristic; True ends it as soon as
-            `num_kept` hypotheses are finished.
-        eos_token_ids: tokens that finish a hypothesis.
-        pad_token_id: fills short rows of the result.
-        forced_token_ids: the tokens that may end a hypothesis at the limit; the one that ends it adds 0 to log P. If
-            there are none, `eos_token_ids` may end it, and add their true log P.
+            counts as finished. The forced end token adds 0 to log P. If there is none, any end token may end the
+            hypothesis, and adds its true log P.
         can_rise: True if a further token may raise log P of a hypothesis. "never" then searches up to the limit.
-        do_sample: draw continuations instead of taking the best.
     """
 
     def __init__(
-        self,
-        prompt: LongTensor,
-        *,
-        num_beams: int,
-        num_kept: int,
-        limits: Tensor,
-        must_end: Tensor,
-        length_penalty: Callable[[int | Tensor], float | Tensor],
-        early_stopping: bool | str,
-        eos_token_ids: list[int],
-        pad_token_id: int,
-        forced_token_ids: Sequence[int] = (),
-        can_rise: bool = False,
-        do_sample: bool = False,
+        self, prompt: LongTensor, options: SearchOptions, *, limits: Tensor, must_end: Tensor, can_rise: bool = False
     ):
-        device = prompt.device
-        num_sentences, self.prompt_length = len(limits), prompt.shape[1]
-        self.num_beams = num_beams
-        self.limits = limits.clamp(min=1)
-        self.must_end = must_end
-        self.length_penalty = length_penalty
-        self.early_stopping = early_stopping
-        self.end_tokens = prompt.new_tensor(eos_token_ids)
-        self.is_forced = bool(forced_token_ids)
-        self.can_rise = can_rise
-        self.last_tokens = prompt.new_tensor(forced_token_ids or eos_token_ids)
-        self.pad_token_id = pad_token_id
-        self.do_sample = do_sample
+        num_sentences, self.prompt_length = prompt.shape
+        self.options, self.num_beams = options, options.num_beams
+        self.limits, self.must_end, self.can_rise = limits, must_end, can_rise
+        self.early_stopping = options.early_stopping if self.num_beams > 1 else True
+        self.end_tokens = prompt.new_tensor(as_list(options.eos_token_id))
+        forced_tokens = as_list(options.forced_eos_token_id)
+        self.last_tokens = prompt.new_tensor(forced_tokens) if forced_tokens else self.end_tokens
         # The lengths at which some sentence has its limit, and those at which some sentence must end with an end token.
-        self.limit_lengths = set(self.limits.tolist())
-        self.end_lengths = set(self.limits[must_end].tolist())
+        self.limit_lengths = set(limits.tolist())
+        self.end_lengths = set(limits[must_end].tolist())
 
         self.length = 0  # new tokens so far
-        self.places = torch.arange(num_sentences, device=device)  # (L,) the indices of these sentences in the batch
+        self.places = torch.arange(num_sentences, device=prompt.device)  # (L,) the places of these sentences among B
         self.done = torch.zeros_like(must_end)  # (L,) decided, not yet evicted
         # (2, L, b, T and unused room): [0] the tokens; [1] the beam that each token extends, -1 in the prompt and after
         # the end.
-        self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
+        history = torch.stack((prompt, torch.full_like(prompt, -1)))[:, :, None]
+        self.history = history.expand(-1, -1, self.num_beams, -1)
         # All beams start equal, so only the first may grow. Otherwise the b best continuations would all be equal.
-        self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
+        self.scores = torch.full((num_sentences, self.num_beams), -torch.inf, device=prompt.device)
         self.scores[:, 0] = 0.0
-        self.limit_penalties = length_penalty(self.limits)
+        self.limit_penalties = options.penalise(limits)
 
-        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
-        self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.before_evictions: list[tuple[Tensor, ...]] = []  # places, kept scores, kept histories
+        # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
+        num_kept = options.num_return_sequences if options.early_stopping == "never" else self.num_beams
+        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=prompt.device)
+        self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, B, num_kept, T and room)
 
     @property
     def flat_tokens(self) -> LongTensor:
@@ -128,17 +232,13 @@ class BeamSearch:
             return log_probs
         must_end = ((self.limits == self.length + 1) & self.must_end).repeat_interleave(self.num_beams)
         last_scores = log_probs.index_select(1, self.last_tokens)
-        if self.is_forced:
+        if self.options.forced_eos_token_id is not None:
             last_scores = torch.zeros_like(last_scores)
         must_end = must_end & (last_scores > -torch.inf).any(dim=-1)
         ending = torch.full_like(log_probs, -torch.inf).index_copy_(1, self.last_tokens, last_scores)
         return torch.where(must_end[:, None], ending, log_probs)
 
-    def advance(
-        self,
-        log_probs: Tensor,
-        stops: Callable[[LongTensor], Tensor] | None,
-    ) -> Tensor:
+    def advance(self, log_probs: Tensor, stops: Callable[[LongTensor], Tensor] | None) -> Tensor:
         """Extend every running beam by one token.
 
         Args:
@@ -158,7 +258,7 @@ class BeamSearch:
             tokens = history[0, :, :, : self.prompt_length + self.length]
             finished = finished | stops(tokens.flatten(0, 1)).unflatten(0, finished.shape)
         if (finished & (scores != -torch.inf)).any():
-            self._keep(scores / self.length_penalty(self.length), history, finished)
+            self._keep(scores / self.options.penalise(self.length), history, finished)
             scores = scores.masked_fill(finished, -torch.inf)
         self.scores, order = scores.topk(self.num_beams)
         self.history = _pick(history, order)
@@ -168,49 +268,39 @@ class BeamSearch:
 
     def evict(self, staying: Tensor) -> None:
         """Continue only with the sentences at the indices `staying` (n,) among the L sentences."""
-        self.before_evictions.append((self.places, self.kept_scores, self.kept_history))
-        for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
+        for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done"):
             setattr(self, name, getattr(self, name)[staying])
-        self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
+        self.history = self.history[:, staying]
 
-    def best(self, count: int) -> tuple[LongTensor, Tensor, LongTensor]:
-        """Return the `count` best hypotheses of each sentence, best first, and crop all to the length of the longest.
+    def best(self) -> tuple[LongTensor, Tensor, LongTensor]:
+        """Return the best hypotheses of each sentence, best first, and crop all to the length of the longest.
 
         Returns:
-            tokens (B * count, T); scores (B * count,); and parents (B * count, T - P): for each new token the row, from
-            0 to B * b - 1, of the beam that it extends, -1 after the end. If a sentence has fewer hypotheses, the
-            missing ones are empty and have the score -inf.
+            tokens (B * n, T), where n is `num_return_sequences`; scores (B * n,); and parents (B * n, T - P): for each
+            new token the row, from 0 to B * b - 1, of the beam that it extends, -1 after the end. If a sentence has
+            fewer hypotheses, the missing ones are empty and have the score -inf.
 
         Raises:
             FloatingPointError: if a score is NaN.
         """
-        scores, history = self._gather_kept()
-        if scores.isnan().any() or self.scores.isnan().any():
+        if self.kept_scores.isnan().any() or self.scores.isnan().any():
             raise FloatingPointError(
                 "the model's scores are not finite numbers: the model overflows in its dtype (use bfloat16 or float32; "
                 "float16 holds up to 65,504), or its weights are damaged."
             )
-        scores = scores[:, :count].flatten()
-        tokens, parents = history[:, :, :count].flatten(1, 2)
+        count = self.options.num_return_sequences
+        scores = self.kept_scores[:, :count].flatten()
+        tokens, parents = self.kept_history[:, :, :count].flatten(1, 2)
         parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
         longest = int((parents >= 0).sum(dim=-1).max())
         parents = parents[:, :longest]
+        tokens = tokens[:, : self.prompt_length + longest].clone()
         is_behind_end = parents < 0
-        new_tokens = tokens[:, self.prompt_length :][:, :longest].masked_fill(is_behind_end, self.pad_token_id)
-        first_rows = torch.arange(len(history[0]), device=new_tokens.device).repeat_interleave(count) * self.num_beams
-        parents = torch.where(is_behind_end, -1, parents + first_rows[:, None])
-        return torch.cat([tokens[:, : self.prompt_length], new_tokens], dim=-1), scores, parents
-
-    def _gather_kept(self) -> tuple[Tensor, Tensor]:
-        """Return the kept scores (B, num_kept) and histories (2, B, num_kept, T and room) of all sentences."""
-        parts = *self.before_evictions, (self.places, self.kept_scores, self.kept_history)
-        num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
-        scores = self.kept_scores.new_empty(num_sentences, num_kept)
-        histories = self.kept_history.new_full((2, num_sentences, num_kept, length), -1)
-        for places, kept_scores, kept_history in parts:
-            scores[places] = kept_scores
-            histories[:, places, :, : kept_history.shape[-1]] = kept_history
-        return scores, histories
+        pad = -1 if self.options.pad_token_id is None else self.options.pad_token_id
+        tokens[:, self.prompt_length :][is_behind_end] = pad
+        first_rows = torch.arange(0, len(self.kept_scores) * self.num_beams, self.num_beams, device=parents.device)
+        parents = torch.where(is_behind_end, -1, parents + first_rows.repeat_interleave(count)[:, None])
+        return tokens, scores, parents
 
     def _best_continuations(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
@@ -219,7 +309,7 @@ class BeamSearch:
         # best continuation, because greedy search ends at its first end token.
         count = 1 if self.num_beams == 1 else self.num_beams * min(max(2, 1 + len(self.end_tokens)), vocab_size)
         log_probs = log_probs.unflatten(0, self.scores.shape)
-        if not self.do_sample:
+        if not self.options.do_sample:
             return self.best_sums(log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
         # At the limit of a sentence, fewer than `count` continuations may have a probability above 0. So continuations
@@ -259,18 +349,19 @@ class BeamSearch:
     def _keep(self, penalised: Tensor, history: Tensor, finished: Tensor) -> None:
         """Add hypotheses that have just finished to the kept hypotheses, and keep the best of all."""
         # As in transformers, only the b best candidates can finish. Other candidates that end are dropped.
-        b = self.num_beams
+        b, places = self.num_beams, self.places
         new_scores = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
-        self.kept_scores, order = torch.cat([self.kept_scores, new_scores], dim=1).topk(self.kept_scores.shape[1])
-        self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
+        scores = torch.cat([self.kept_scores[places], new_scores], dim=1)
+        self.kept_scores[places], order = scores.topk(self.kept_scores.shape[1])
+        self.kept_history[:, places] = _pick(torch.cat([self.kept_history[:, places], history[:, :, :b]], dim=2), order)
 
     def _is_decided(self) -> Tensor:
         """Return True for each sentence whose search is over by the rule of `early_stopping`, (L,)."""
-        worst_kept = self.kept_scores[:, -1]
+        worst_kept = self.kept_scores[self.places, -1]
         best_open = self.scores[:, 0]
         if self.early_stopping is True:
             return (worst_kept > -torch.inf) | (best_open == -torch.inf)
-        penalty = self.length_penalty(self.length)
+        penalty = self.options.penalise(self.length)
         if self.early_stopping == "never":
             if self.can_rise:
                 return best_open == -torch.inf
@@ -307,26 +398,26 @@ def run_search(
     steps: Steps,
     logits: Tensor,
     *,
-    processors: Callable[[LongTensor, Tensor], Tensor] | None = None,
-    criteria: Callable[[LongTensor, tuple | None], Tensor] | None = None,
-    records: dict[str, tuple] | None = None,
-    may_evict: bool = True,
-    continues: Callable[[bool], bool] = lambda all_done: not all_done,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    records: dict[str, tuple],
+    may_evict: bool,
+    continues: Callable[[bool], bool],
 ) -> None:
     """Grow the hypotheses of `search` until every sentence is decided.
 
     Args:
         logits: (B * b, V) of the first token after the prompt. They are overwritten.
-        processors: changes the scores: (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers, the
+        processors: change the scores: (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers, the
             scores are log P with beams and logits with a single hypothesis.
-        criteria: finishes more hypotheses: tokens and recorded scores -> (rows,), True where a hypothesis is finished.
+        criteria: finish more hypotheses: tokens and recorded scores -> (rows,), True where a hypothesis is finished.
         records: a tuple under each name to record: "scores", "logits", or an output of `forward`. Each step appends its
             value.
         may_evict: True if decided sentences may leave the batch.
         continues: a function that gets True if all sentences are decided, and returns True if one more step follows.
             With `synced_gpus` it asks the other processes too.
     """
-    all_done, last_limit, records = False, max(search.limit_lengths), records or {}
+    all_done, last_limit = False, max(search.limit_lengths)
     while continues(all_done):
         logits = (steps(search.flat_tokens) if search.length else logits).float()
         if all_done:  # with `synced_gpus` the other processes still need the forward passes of this process
@@ -403,7 +494,8 @@ class ForwardSteps:
         num_beams: b.
         cache: keys and values of earlier tokens, for L * b rows. Without it each step computes all tokens again.
         forward: computes the steps after the first; by default `model`.
-        model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L * b, T).
+        model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L, T). A tensor has a row for
+            each sentence.
     """
 
     def __init__(
@@ -420,10 +512,9 @@ class ForwardSteps:
         self.model, self.cache, self.outputs = model, cache, None
         self.forward = forward or model
         self.num_cached = 0 if cache is None else int(cache.get_seq_length())
-        self.rows = {"states": encoding, "attention_mask": attention_mask}
-        self.rows = {name: x.repeat_interleave(num_beams, 0) for name, x in self.rows.items() if x is not None}
-        self.rows["decoder_attention_mask"] = model_kwargs.pop("decoder_attention_mask", None)
-        self.model_kwargs = {"logits_to_keep": 1} | model_kwargs
+        inputs = {"states": encoding, "attention_mask": attention_mask, "logits_to_keep": 1, **model_kwargs}
+        self.rows = {name: x.repeat_interleave(num_beams, 0) for name, x in inputs.items() if isinstance(x, Tensor)}
+        self.others = {name: x for name, x in inputs.items() if name not in self.rows}
         if cache is not None:
             self.kind = type(cache.self_attention_cache), model.config._attn_implementation
             works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
@@ -478,22 +569,16 @@ class ForwardSteps:
     ) -> ModelOutput:
         """Return the output of `forward` after `tokens` (L * b, T); those in `cache` are not read again."""
         num_new = None if cache is None else tokens.shape[1] - self.num_cached
-        masks = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
-        states = self.rows["states"] if states is None else states
-        inputs = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
-            "use_cache": cache is not None,
-            CACHE: cache,
-            **masks,
-            **self.model_kwargs,
-        }
+        inputs = {**self.rows, **self.others, "use_cache": cache is not None, CACHE: cache}
+        encoding = inputs.pop("states")
+        inputs["encoder_outputs"] = BaseModelOutput(encoding if states is None else states)
         if prepares_inputs(self.model):
             inputs = self.model.prepare_inputs_for_generation(
                 tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
             )
             # For a static cache transformers makes this mask four-dimensional. The model computes positions from a
             # two-dimensional mask.
-            inputs["decoder_attention_mask"] = masks.get("decoder_attention_mask")
+            inputs["decoder_attention_mask"] = self.rows.get("decoder_attention_mask")
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
         return forward(**inputs, return_dict=True)
@@ -508,11 +593,10 @@ class ForwardSteps:
         rows = (sentences[:, None] * num_beams + beams[sentences]).flatten()
         if self.cache is not None:
             self.cache.self_attention_cache.reorder_cache(rows)
-        mask = self.rows["decoder_attention_mask"]
-        if mask is not None:
+        if (mask := self.rows.get("decoder_attention_mask")) is not None:
             self.rows["decoder_attention_mask"] = nn.functional.pad(mask, (0, 1), value=1)
         if staying is None:
             return
-        self.rows = {name: None if x is None else x[rows] for name, x in self.rows.items()}
+        self.rows = {name: x[rows] for name, x in self.rows.items()}
         if self.cache is not None:
             self.cache.cross_attention_cache.reorder_cache(rows)
