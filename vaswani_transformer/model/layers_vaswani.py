@@ -82,12 +82,11 @@ def _hidden_positions(module: nn.Module, scores: Tensor, attention_mask: Tensor 
         if attention_mask.dtype == torch.bool:
             return ~attention_mask
         return attention_mask <= torch.finfo(attention_mask.dtype).min
-    query_length, key_length = scores.shape[-2:]
-    if module.is_causal and query_length > 1:
+    if module.is_causal:
         # With "sdpa", transformers builds no mask if attention is only causal, because PyTorch's kernel has an argument
         # for it. If attention weights are asked for, such a call without a mask comes here.
-        offset = key_length - query_length
-        return scores.new_ones(query_length, key_length, dtype=torch.bool).triu(offset + 1)
+        query_length, key_length = scores.shape[-2:]
+        return scores.new_ones(query_length, key_length, dtype=torch.bool).triu(key_length - query_length + 1)
     return None
 
 
@@ -121,7 +120,7 @@ class MultiHeadAttention(nn.Module):
         hidden_states: Tensor,
         key_value_states: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), by default to `hidden_states`.
@@ -142,22 +141,22 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
 
     def _keys_and_values(
-        self, hidden_states: Tensor, key_value_states: Tensor | None, past_key_values: Cache | None
+        self, hidden_states: Tensor, key_value_states: Tensor | None, past_key_values: EncoderDecoderCache | None
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values, each (B, H, S, K), including those in the cache."""
         is_cross, cache = key_value_states is not None, past_key_values
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = past_key_values.self_attention_cache
-            if is_cross:
-                cache = past_key_values.cross_attention_cache
-                if past_key_values.is_updated.get(self.layer_idx):
-                    # The output of the encoder does not change while decoding: reuse the projection of the first step.
-                    layer = cache.layers[self.layer_idx]
-                    return layer.keys, layer.values
-                past_key_values.is_updated[self.layer_idx] = True
+        if is_cross and cache is not None and cache.is_updated.get(self.layer_idx):
+            # The output of the encoder does not change while decoding: reuse the projection of the first step.
+            layer = cache.cross_attention_cache.layers[self.layer_idx]
+            return layer.keys, layer.values
         source = key_value_states if is_cross else hidden_states
         k, v = (split_heads(project(source), self.num_heads) for project in (self.k_proj, self.v_proj))
-        return (k, v) if cache is None else cache.update(k, v, self.layer_idx)
+        if cache is None:
+            return k, v
+        if not is_cross:
+            return cache.self_attention_cache.update(k, v, self.layer_idx)
+        cache.is_updated[self.layer_idx] = True
+        return cache.cross_attention_cache.update(k, v, self.layer_idx)
 
     def _find_kernel(self, output_attentions: bool | None = None, **kwargs) -> Callable:
         """Return the function that computes equation 1 for `config._attn_implementation`.
@@ -198,19 +197,6 @@ def build_padding_mask(input_ids: LongTensor, config: VaswaniConfig) -> LongTens
     return (input_ids != pad).long()
 
 
-def mask_encoder(
-    config: VaswaniConfig, x: Tensor, attention_mask: Tensor | None, *, is_training: bool
-) -> Tensor | None:
-    """Return the mask for self-attention of the source `x` (B, S, D); `attention_mask` (B, S) is 0 at padding."""
-    return create_bidirectional_mask(
-        config=config,
-        inputs_embeds=x,
-        attention_mask=attention_mask,
-        and_mask_function=build_window(config.attention_window, is_causal=False),
-        allow_is_bidirectional_skip=_may_skip_masks(x, is_training),
-    )
-
-
 def mask_decoder(config: VaswaniConfig, x: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
     """Return the mask for causal self-attention of the target `x` (B, T, D), which follows the tokens in `cache`."""
     return create_causal_mask(
@@ -225,24 +211,28 @@ def mask_decoder(config: VaswaniConfig, x: Tensor, attention_mask: Tensor | None
 def mask_source(
     config: VaswaniConfig,
     x: Tensor,
-    encoder_hidden_states: Tensor,
     attention_mask: Tensor | None,
+    encoder_hidden_states: Tensor | None = None,
     *,
     is_training: bool,
 ) -> Tensor | None:
-    """Return the mask for encoder-decoder attention.
+    """Return the mask for attention to the source: self-attention of the encoder, or encoder-decoder attention.
 
     Args:
-        x: (B, T, D), the target.
-        encoder_hidden_states: (B, S, D), the output of the encoder.
+        x: (B, S, D), the source; for encoder-decoder attention the target, (B, T, D).
         attention_mask: (B, S), 0 at padding of the source.
+        encoder_hidden_states: (B, S, D), the output of the encoder; `None` for self-attention.
     """
+    window = config.attention_window if encoder_hidden_states is None else None
     return create_bidirectional_mask(
         config=config,
         inputs_embeds=x,
         attention_mask=attention_mask,
         encoder_hidden_states=encoder_hidden_states,
-        allow_is_bidirectional_skip=_may_skip_masks(x, is_training),
+        and_mask_function=build_window(window, is_causal=False),
+        # transformers reads a mask to replace it by `None` if it hides no key. On a GPU each read waits for the work in
+        # the queue, so training avoids it.
+        allow_is_bidirectional_skip=x.device.type == "cpu" or not is_training,
     )
 
 
@@ -265,14 +255,6 @@ def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
         return None
     back, ahead = window_reach(r, is_causal=is_causal)
     return lambda batch, head, query, key: (key - query >= -back) & (key - query <= ahead)
-
-
-def _may_skip_masks(x: Tensor, is_training: bool) -> bool:
-    """Return True if transformers may replace a mask that hides no key by `None`.
-
-    For this, transformers reads the mask. On a GPU each read waits for the work in the queue, so training avoids it.
-    """
-    return x.device.type == "cpu" or not is_training
 
 
 class FeedForward(nn.Module):
@@ -398,10 +380,9 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None, **kwargs) -> Tensor:
-        """Return the output (B, S, D) for `hidden_states` (B, S, D)."""
-        x = hidden_states
-        attended, _ = self.self_attention(x, attention_mask=attention_mask, **kwargs)
+    def forward(self, x: Tensor, mask: Tensor | None, **kwargs) -> Tensor:
+        """Return the output (B, S, D) for `x` (B, S, D)."""
+        attended, _ = self.self_attention(x, attention_mask=mask, **kwargs)
         x = self.self_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))
 
@@ -420,27 +401,20 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def forward(
         self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None,
-        encoder_hidden_states: Tensor | None,
-        encoder_attention_mask: Tensor | None,
-        past_key_values: Cache | None = None,
+        x: Tensor,
+        mask: Tensor | None,
+        source: Tensor | None,
+        source_mask: Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> Tensor:
-        """Return the output (B, T, D) for `hidden_states` (B, T, D) and the output of the encoder (B, S, D).
+        """Return the output (B, T, D) for the target `x` (B, T, D) and the output of the encoder, `source` (B, S, D).
 
-        Without `encoder_hidden_states`, encoder-decoder attention is left out.
+        Without `source`, encoder-decoder attention is left out.
         """
-        x = hidden_states
-        attended, _ = self.self_attention(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+        attended, _ = self.self_attention(x, None, mask, past_key_values, **kwargs)
         x = self.self_attention_residual(x, attended)
-        if encoder_hidden_states is not None:
-            attended, _ = self.cross_attention(
-                x,
-                key_value_states=encoder_hidden_states,
-                attention_mask=encoder_attention_mask,
-                past_key_values=past_key_values,
-                **kwargs,
-            )
+        if source is not None:
+            attended, _ = self.cross_attention(x, source, source_mask, past_key_values, **kwargs)
             x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))

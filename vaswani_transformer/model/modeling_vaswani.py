@@ -34,7 +34,6 @@ from .layers_vaswani import (
     build_padding_mask,
     choose_cache,
     mask_decoder,
-    mask_encoder,
     mask_source,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
@@ -181,7 +180,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
-        mask = mask_encoder(self.config, x, attention_mask, is_training=self.training)
+        mask = mask_source(self.config, x, attention_mask, is_training=self.training)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -246,7 +245,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         mask = mask_decoder(self.config, x, attention_mask, target_cache)
         if encoder_hidden_states is not None:
             encoder_attention_mask = mask_source(
-                self.config, x, encoder_hidden_states, encoder_attention_mask, is_training=self.training
+                self.config, x, encoder_attention_mask, encoder_hidden_states, is_training=self.training
             )
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)
