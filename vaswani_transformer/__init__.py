@@ -14,8 +14,7 @@ if "vaswani_cli" not in sys.modules and not _is_run:
     from .data.tokenization import train_tokenizer
     from .model.configuration_vaswani import VaswaniConfig
     from .model.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
-    from .model.pipeline_vaswani import TranslationPipeline
-    from .translation.pipeline import pipeline
+    from .translation.pipeline import TranslationPipeline, pipeline
 
     __all__ = [
         "TranslationPipeline",

@@ -9,7 +9,7 @@ from .model.configuration_vaswani import VaswaniConfig
 from .model.generation_vaswani import VaswaniGenerationMixin
 from .model.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
 from .model.pipeline_vaswani import TRANSLATION_TASK
-from .translation.pipeline import AnyTranslationPipeline
+from .translation.pipeline import TranslationPipeline
 
 
 class _NoDefaultModel(dict):
@@ -22,7 +22,7 @@ class _NoDefaultModel(dict):
 AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
-# From here on, `transformers.pipeline("translation", ...)` builds an `AnyTranslationPipeline`. transformers v5 refuses
+# From here on, `transformers.pipeline("translation", ...)` builds an `TranslationPipeline`. transformers v5 refuses
 # "translation" before it looks at registered tasks, and it does not know task names with languages, such as
 # "translation_en_to_de".
 registry = pipelines.PIPELINE_REGISTRY
@@ -32,7 +32,7 @@ registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.
 # register_pipeline() would register the task too. But save_pretrained() of a pipeline would then overwrite the task
 # names in the model's config, which contain its languages.
 registry.supported_tasks["translation"] = {
-    "impl": AnyTranslationPipeline,
+    "impl": TranslationPipeline,
     "pt": (AutoModelForSeq2SeqLM,),
     "default": _NoDefaultModel(),
 }

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMT
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.conversion import marian as conversion
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.model.pipeline_vaswani import TranslationPipeline
+from vaswani_transformer.translation.pipeline import TranslationPipeline
 from vaswani_transformer.translation.translator import translate
 
 SHAPES = {

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.engine.search import FastBeamSearch, find_best_sums
 from vaswani_transformer.evaluation.likelihood import score
-from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, BeamSearch, agree
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, BeamSearch, SearchOptions, agree
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens, </s> included.
@@ -193,17 +193,15 @@ def test_find_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, v
 
 def test_with_a_negative_alpha_a_search_goes_on_while_an_open_hypothesis_can_win():
     limits = torch.tensor([20])
-    search = BeamSearch(
-        torch.full((2, 1), START),
+    options = SearchOptions(
         num_beams=2,
-        num_kept=1,
-        limits=limits,
-        must_end=limits > 0,
-        length_penalty=lambda length: 1 / length,
+        length_penalty=-1.0,
+        length_penalty_type="power",
         early_stopping="never",
-        eos_token_ids=[END],
+        eos_token_id=END,
         pad_token_id=PAD,
     )
+    search = BeamSearch(torch.full((1, 1), START), options, limits=limits, must_end=limits > 0)
     # "</s>" now has the score -2, and an open hypothesis -1. With the penalty at the limit, 1 / 20, it would have -20.
     search.advance(torch.tensor([[-9.0, -9.0, -2.0, -1.0]] * 2), None)
     assert not search.done.any()

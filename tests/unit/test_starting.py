@@ -72,7 +72,7 @@ def test_auto_classes_find_our_classes_without_trust_remote_code(imports, build_
         "VaswaniConfig",
         "VaswaniModel",
         "VaswaniForConditionalGeneration",
-        "AnyTranslationPipeline",
+        "TranslationPipeline",
     ]
 
 

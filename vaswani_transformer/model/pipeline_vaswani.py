@@ -47,9 +47,13 @@ def custom_pipelines(*tasks: str) -> dict[str, dict]:
 
 def find_languages(config: Mapping) -> tuple[str, str] | None:
     """Return the languages in the name of a task in `config`, such as "translation_en_to_de", or `None`."""
-    fields = [config.get(name) for name in ("custom_pipelines", "task_specific_params")]
-    tasks = [TRANSLATION_TASK.fullmatch(str(name)) for field in fields if isinstance(field, Mapping) for name in field]
-    return next((task.groups() for task in tasks if task and task[1]), None)
+    for field in ("custom_pipelines", "task_specific_params"):
+        names = config.get(field)
+        for name in names if isinstance(names, Mapping) else ():
+            task = TRANSLATION_TASK.fullmatch(name)
+            if task and task[1]:
+                return task.groups()
+    return None
 
 
 def is_blank(text: str) -> bool:
@@ -99,8 +103,8 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
 def find_scripts(text: str) -> frozenset[str]:
     """Return the scripts of the letters in `text`, such as LATIN, GREEK or CJK, from the letters' Unicode names."""
     letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
-    names = (unicodedata.name(letter, "") for letter in unicodedata.normalize("NFKC", "".join(letters)))
-    return frozenset(name.split()[0] for name in names if name)
+    normalised = unicodedata.normalize("NFKC", "".join(letters))
+    return frozenset(unicodedata.name(letter, "UNKNOWN").split()[0] for letter in normalised)
 
 
 @lru_cache(maxsize=1)
@@ -154,10 +158,6 @@ class TranslationPipeline(ChunkPipeline):
     - `clean_up_tokenization_spaces=True` removes spaces before punctuation.
     - `return_tensors=True` returns `translation_token_ids` instead of the text; with `return_text=True`, both.
     - `src_lang`, `tgt_lang` and the languages in the name of the task must be those of the model.
-
-    With the package, the pipeline translates by an engine, which is faster. The engine holds a second copy of the
-    weights, and is built again after the model has changed. A `Translator`, which the command line uses, keeps only the
-    engine.
     """
 
     _pipeline_calls_generate = True
@@ -165,26 +165,6 @@ class TranslationPipeline(ChunkPipeline):
     _load_image_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
-
-    _is_own = True  # False for models that are not of this package. Their texts are not split at line breaks.
-    _engine = None  # built at the first translation
-    call_count = 0
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._check_languages(**self._preprocess_params)
-
-    def __getstate__(self) -> dict:
-        """Return what a pickle holds: not the engine, which a loaded pipeline builds again."""
-        return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
-
-    def _find_engine(self) -> dict[str, Any]:
-        """Return {"engine": ...} for `generate`, or {} without the package and for models of other packages."""
-        # This looks at the class, because an adapter of peft would return the method of the model that it wraps.
-        if getattr(type(self.model), "find_engine", None) is None:
-            return {}
-        self._engine = self.model.find_engine(kept=self._engine)
-        return {"engine": self._engine}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
         is_table = getattr(inputs, "ndim", 1) != 1  # Iteration over a pandas table gives the column names.
@@ -206,6 +186,7 @@ class TranslationPipeline(ChunkPipeline):
         preprocess, postprocess = (
             {name: kwargs.pop(name) for name in names if name in kwargs} for names in (of_input, of_output)
         )
+        self._check_languages(**preprocess)
         return preprocess, kwargs, postprocess
 
     def _read_languages(
@@ -232,26 +213,31 @@ class TranslationPipeline(ChunkPipeline):
         Args:
             languages: `src_lang` and `tgt_lang`, if given.
         """
-        self._check_languages(**languages)
         check_sentence(sentence)
         language = None
         if split_sentences:
             source_language, _ = find_languages(vars(self.model.config)) or ("en", None)
             language = self._read_languages(**languages)[0] or source_language
-        parts = split_text(sentence, language) if language or self._is_own else [(sentence, "")]
+        parts = self._split(sentence, language)
         for number, (text, space) in enumerate(parts, start=1):
-            if self._is_own and not split_sentences and SEVERAL_SENTENCES.search(text):
+            marks = {"source": text, "space": space, "is_last": number == len(parts)}
+            yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
+
+    def _split(self, sentence: str, language: str | None) -> list[tuple[str, str]]:
+        """Return the parts of `sentence`, see `split_text`, and warn of parts that may not be translated well."""
+        parts = split_text(sentence, language)
+        for text, _ in parts:
+            if language is None and SEVERAL_SENTENCES.search(text):
                 logger.warning_once(
                     "a line seems to hold several sentences, and its translation may leave one out: give "
                     "split_sentences=True, or one sentence per line."
                 )
-            if self._is_own and is_foreign(text, self.tokenizer):
+            if is_foreign(text, self.tokenizer):
                 logger.warning_once(
                     "a line has letters of a script that the vocabulary does not know: leave such lines out, or train "
                     "on such text."
                 )
-            marks = {"source": text, "space": space, "is_last": number == len(parts)}
-            yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
+        return parts
 
     def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, Tensor]:
         # verbose=False hides transformers' warning of indexing errors in long texts. The warning below replaces it.
@@ -269,8 +255,7 @@ class TranslationPipeline(ChunkPipeline):
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
         marks = {name: model_inputs.pop(name) for name in ("source", "space", "is_last")}
         num_sentences = model_inputs["input_ids"].shape[0]
-        options = self._find_engine() | self._prepare_generate_kwargs(generate_kwargs)
-        tokens = self.model.generate(**model_inputs, **options)
+        tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
         if not isinstance(tokens, Tensor):  # return_dict_in_generate
             tokens = tokens.sequences
         return {"tokens": tokens.unflatten(0, (num_sentences, -1)), **marks}
@@ -287,7 +272,9 @@ class TranslationPipeline(ChunkPipeline):
         for hypothesis in zip(*lines, strict=True):  # the n-th best translations of all lines
             tokens, texts = zip(*hypothesis, strict=True)
             record = {"translation_token_ids": torch.cat(tokens)} if return_tensors else {}
-            records.append(record | ({"translation_text": "".join(texts)} if return_text or not return_tensors else {}))
+            if return_text or not return_tensors:
+                record["translation_text"] = "".join(texts)
+            records.append(record)
         return records
 
     def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[Tensor, str]]:

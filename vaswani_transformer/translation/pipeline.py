@@ -8,19 +8,22 @@ from transformers import Pipeline, PreTrainedModel
 
 from ..devices import limit_threads
 from ..loading import check_place
+from ..model import pipeline_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import TranslationPipeline
+from ..model.pipeline_vaswani import split_text
 from ..runs import find_model_folder
 
 
-class AnyTranslationPipeline(TranslationPipeline):
+class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """A pipeline for Marian, mBART, M2M100, NLLB, T5 and other encoder-decoders of transformers, as v4 had it.
 
         translate = transformers.pipeline("translation_en_to_de", model="google-t5/t5-small")
         translate = transformers.pipeline("translation", model="facebook/nllb-200-distilled-600M", src_lang="eng_Latn")
         translate("A dog runs.", tgt_lang="deu_Latn")
 
-    A model of this package is treated as in `TranslationPipeline`. Other models differ in three points:
+    A model of this package is treated as in `pipeline_vaswani`, and translates by an engine, which is faster. The
+    engine holds a second copy of the weights, and is built again after the model has changed. A `Translator`, which the
+    command line uses, keeps only the engine. Other models differ in three points:
 
     - A prefix and search options for the task are read from `task_specific_params` of the config (T5).
     - If the tokenizer needs languages (mBART, M2M100, NLLB), the call, the constructor or the task name gives them.
@@ -30,6 +33,9 @@ class AnyTranslationPipeline(TranslationPipeline):
         ValueError: if the model is no encoder-decoder, if the tokenizer needs languages and none are given, or if a
             model of this package was trained on other languages than the given ones.
     """
+
+    _engine = None  # built at the first translation
+    call_count = 0
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -45,14 +51,31 @@ class AnyTranslationPipeline(TranslationPipeline):
             # The defaults of v4, for models without these options.
             self._generation_defaults = {"max_new_tokens": 256, "num_beams": 4} | self._generation_defaults
 
+    def __getstate__(self) -> dict:
+        """Return what a pickle holds: not the engine, which a loaded pipeline builds again."""
+        return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
+
     @property
     def _is_own(self) -> bool:
         """True for a model of this package."""
         return self.model.config.model_type == VaswaniConfig.model_type
 
+    def _find_engine(self) -> dict[str, Any]:
+        """Return {"engine": ...} for `generate`, or {} for models of other packages."""
+        # This looks at the class, because an adapter of peft would return the method of the model that it wraps.
+        if getattr(type(self.model), "find_engine", None) is None:
+            return {}
+        self._engine = self.model.find_engine(kept=self._engine)
+        return {"engine": self._engine}
+
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
         with limit_threads(self.device):
-            return super()._forward(model_inputs, **generate_kwargs)
+            return super()._forward(model_inputs, **self._find_engine() | generate_kwargs)
+
+    def _split(self, sentence: str, language: str | None) -> list[tuple[str, str]]:
+        if self._is_own:
+            return super()._split(sentence, language)
+        return split_text(sentence, language) if language else [(sentence, "")]
 
     def _check_languages(self, **languages: Any) -> None:
         if self._is_own:
