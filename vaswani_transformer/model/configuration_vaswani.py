@@ -4,6 +4,7 @@ The defaults are the base model of table 3. `vaswani_transformer.training.recipe
 """
 
 import math
+from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -50,6 +51,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     Raises:
         ValueError: for a value out of range, or for values that contradict each other. The message names the fields.
+        StrictDataclassError: for a value of another type, or for a name that is not in a list of names.
     """
 
     model_type = "vaswani"
@@ -80,8 +82,8 @@ class VaswaniConfig(PreTrainedConfig):
     activation_function: str = "relu"
     attention_bias: bool = False
     output_bias: bool = False
-    position_embedding_type: str = "sinusoidal"
-    position_layout: str = "interleaved"
+    position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
+    position_layout: Literal["interleaved", "concatenated", "fairseq"] = "interleaved"
     max_position_embeddings: int = 1024
     attention_window: int | None = None
     layer_norm_eps: float = 1e-6
@@ -100,8 +102,9 @@ class VaswaniConfig(PreTrainedConfig):
         for alias, name in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, name, kwargs.pop(alias))
+        self._check_values()
         for name in ("d_k", "d_v"):
-            if getattr(self, name) is not None or self.num_heads < 1:
+            if getattr(self, name) is not None:
                 continue
             if self.d_model % self.num_heads:
                 raise ValueError(
@@ -109,17 +112,15 @@ class VaswaniConfig(PreTrainedConfig):
                     f"d_model / num_heads features (section 3.2.2). Change d_model or num_heads, or set d_k and d_v."
                 )
             setattr(self, name, self.d_model // self.num_heads)
-        self._check_sizes()
-        self._check_numbers()
-        self._check_names()
         super().__post_init__(**kwargs)
 
-    def _check_sizes(self) -> None:
+    def _check_values(self) -> None:
         layers = ("encoder_layers", "decoder_layers")
         widths = ("d_model", "d_ff", "num_heads", "d_k", "d_v")
         for name in ("vocab_size", *widths, *layers, "max_position_embeddings"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
         for name in layers:
             if getattr(self, name) > MOST_LAYERS:
                 raise ValueError(f"{name} must be at most {MOST_LAYERS:,}, got {getattr(self, name)}.")
@@ -133,23 +134,13 @@ class VaswaniConfig(PreTrainedConfig):
                 f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "
                 f"pairs (section 3.5). Make d_model even or use learned positions."
             )
-
-    def _check_numbers(self) -> None:
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a probability in [0, 1), got {getattr(self, name)}.")
         if not 0 < self.layer_norm_eps < math.inf:
             raise ValueError(f"layer_norm_eps must be a positive finite number, got {self.layer_norm_eps}.")
-
-    def _check_names(self) -> None:
-        choices = {
-            "activation_function": tuple(ACT2FN),
-            "position_embedding_type": ("sinusoidal", "learned"),
-            "position_layout": ("interleaved", "concatenated", "fairseq"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
+        if self.activation_function not in ACT2FN:
+            raise ValueError(f"activation_function must be one of {tuple(ACT2FN)}, got {self.activation_function!r}.")
 
 
 # `save_pretrained` copies the code of a registered class, so that a saved model loads without the package.
