@@ -22,7 +22,7 @@ class _NoDefaultModel(dict):
 AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
-# From here on, `transformers.pipeline("translation", ...)` builds an `TranslationPipeline`. transformers v5 refuses
+# From here on, `transformers.pipeline("translation", ...)` builds a `TranslationPipeline`. transformers v5 refuses
 # "translation" before it looks at registered tasks, and it does not know task names with languages, such as
 # "translation_en_to_de".
 registry = pipelines.PIPELINE_REGISTRY

@@ -1,6 +1,7 @@
 """Beam search, greedy search and sampling: results, scores, limits, prompts, batches and caches."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.engine.search import FastBeamSearch, find_best_sums
+from vaswani_transformer.engine.search import FastBeamSearch
 from vaswani_transformer.evaluation.likelihood import score
 from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, BeamSearch, SearchOptions, agree
 
@@ -180,12 +181,12 @@ def test_logits_that_forbid_different_words_do_not_agree():
 @pytest.mark.parametrize(
     ("num_sentences", "num_beams", "vocab_size"), [(16, 4, 2048), (10, 5, 2303), (4, 4, 10_000), (2, 2, 37_001)]
 )
-def test_find_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, vocab_size, count):
+def test_finding_the_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, vocab_size, count):
     torch.manual_seed(0)
     log_probs = torch.stack([torch.randperm(num_beams * vocab_size) for _ in range(num_sentences)]).float()
     log_probs = log_probs.unflatten(1, (num_beams, vocab_size))
     scores = torch.randint(1000, (num_sentences, num_beams)).float() + torch.arange(num_beams) / num_beams
-    sums, beams, words = find_best_sums(scores, log_probs, count)
+    sums, beams, words = FastBeamSearch.best_sums(SimpleNamespace(scores=scores), log_probs, count)
     expected = (scores[..., None] + log_probs).flatten(1).topk(count)
     assert torch.equal(sums, expected.values)
     assert torch.equal(beams * vocab_size + words, expected.indices)

@@ -97,19 +97,24 @@ class Engine(VaswaniGenerationMixin):
 
     __reduce__ = save_pretrained
 
+    def without_autocast(self) -> torch.autocast:
+        """Return a context in which an engine computes in the dtype that it was built in."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    def embed(self, tokens: LongTensor, matrix: Tensor) -> Tensor:
+        """Return the embeddings (..., D) of `tokens` (...) by `matrix` (V, D)."""
+        return nn.functional.embedding(tokens, matrix) * self.embed_scale
+
     @torch.inference_mode()
     def encode(self, input_ids: LongTensor, attention_mask: Tensor | None) -> Tensor:
         """Return the output of the encoder (B, S, D) for `input_ids` (B, S); `attention_mask` is 0 at padding."""
         is_padded = attention_mask is not None and not bool(attention_mask.all())
-        with torch.autocast(self.device.type, enabled=False):
-            x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
-            positions = self.source_positions(
-                input_ids.shape[1],
-                mask=attention_mask if is_padded else None,
-                device=input_ids.device,
-            )
+        with self.without_autocast():
+            x = self.embed(input_ids, self.source_embedding)
+            mask = attention_mask if is_padded else None
+            positions = self.source_positions(input_ids.shape[1], mask=mask, device=input_ids.device)
             x = x + positions.to(x.dtype)
-            mask = attention_mask[:, None, None].bool() if is_padded else None
+            mask = mask[:, None, None].bool() if is_padded else None
             for layer in self.encoder_layers:
                 x = layer(x, mask)
         return x
@@ -125,16 +130,8 @@ class Engine(VaswaniGenerationMixin):
             prompt: (L, P), the tokens with which the translations begin.
             num_beams: b.
         """
-        steps = EngineSteps(
-            layers=self.decoder_layers,
-            embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
-            positions=self.target_positions,
-            project=self.project,
-            encoding=encoding.to(self.dtype),
-            source_mask=source_mask,
-            prompt=prompt,
-            num_beams=num_beams,
-        )
+        encoding = encoding.to(self.dtype)
+        steps = EngineSteps(self, encoding, source_mask, prompt_length=prompt.shape[1], num_beams=num_beams)
         return steps, steps.read(prompt)
 
 

@@ -4,20 +4,12 @@ Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
 """
 
 import copy
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..model.layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
-from .products import Product, Products
-
-
-class Matrix(NamedTuple):
-    """The weight and bias of a linear layer."""
-
-    weight: Tensor
-    bias: Tensor | None
+from .products import Matrix, Product, Products
 
 
 class AttentionProducts:

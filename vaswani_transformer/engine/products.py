@@ -7,6 +7,7 @@ public functions multiply.
 import operator
 import platform
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,13 @@ PRIVATE_NAMES = {  # our name -> the name in torch
 Product = Callable[[Tensor], Tensor]
 
 
+class Matrix(NamedTuple):
+    """The weight and bias of a linear layer."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
 class Products:
     """Matrix products of an engine, by PyTorch's public functions; subclasses multiply in other ways.
 
@@ -33,7 +41,7 @@ class Products:
     def __init__(self, dtype: torch.dtype, *, copies: bool = True):
         self.dtype, self.copies = dtype, copies
 
-    def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
+    def one(self, layer: nn.Linear | Matrix, *, relu: bool = False) -> Product:
         """Return the function (..., D) -> (..., F) of `layer`, followed by max(0, x) if `relu`."""
         return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
@@ -41,7 +49,7 @@ class Products:
         """Return a function that gives the outputs of all `layers` for one input. All have a bias, or none."""
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
-        product = self.build(self._prepare(torch.cat([layer.weight for layer in layers])), self._prepare(bias))
+        product = self.one(Matrix(torch.cat([layer.weight for layer in layers]), bias))
         sizes = [len(layer.weight) for layer in layers]
         return lambda x: product(x).split(sizes, dim=-1)
 

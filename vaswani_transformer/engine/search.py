@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..model.search_vaswani import BeamSearch
 
-NUM_COLUMNS = 256  # the least number of columns in `find_best_sums`
+NUM_COLUMNS = 256  # the least number of columns in `best_sums`
 FEW_SUMS = 100_000  # For fewer sums, folding takes as long as PyTorch's `topk`.
 
 
@@ -15,8 +15,37 @@ class FastBeamSearch(BeamSearch):
     """A `BeamSearch` that finds the best continuations faster, and drops decided sentences less often."""
 
     def best_sums(self, log_probs: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `BeamSearch.best_sums` returns."""
-        return find_best_sums(self.scores, log_probs, count)
+        """Return for each sentence the `count` greatest sums of scores and `log_probs` (L, b, V), greatest first.
+
+        PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns, whose maxima are fast
+        to compute. The `count` columns with the greatest maxima hold the `count` greatest sums. Equal sums have no
+        defined order, as in `topk`.
+
+        Returns:
+            the sums, their beams and their words, each (L, count).
+        """
+        scores, (num_beams, vocab_size) = self.scores, log_probs.shape[1:]
+        depth = vocab_size // NUM_COLUMNS
+        if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
+            # The best sums of a sentence are among the best sums of each of its beams.
+            best, words = log_probs.topk(min(count, vocab_size))
+            sums, choice = (scores[..., None] + best).flatten(1).topk(count)
+            return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
+        width = vocab_size // depth
+        folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
+        # (L, count)
+        columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices
+        # Places from 0 to b * V - 1: the words inside the chosen columns, (L, depth, count), and the last words of each
+        # beam, which no column holds, (b, words not folded).
+        first = columns // width * vocab_size + columns % width
+        inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]
+        starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)
+        behind = starts[:, None] + torch.arange(depth * width, vocab_size, device=first.device)
+        places = torch.cat([inside.flatten(1), behind.flatten().expand(len(first), -1)], dim=1)
+        sums = log_probs.flatten(1).gather(1, places) + scores.gather(1, places // vocab_size)
+        sums, choice = sums.topk(count)
+        places = places.gather(1, choice)
+        return sums, places // vocab_size, places % vocab_size
 
     def find_staying(self, done: Sequence[bool]) -> list[int] | None:
         """Return the indices, among the L sentences, of those to continue with; `None` for all.
@@ -33,36 +62,3 @@ class FastBeamSearch(BeamSearch):
             return None
         movers = (place for place in range(count, len(done)) if not done[place])
         return [next(movers, place) if done[place] else place for place in range(count)]
-
-
-def find_best_sums(scores: Tensor, log_probs: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each sentence the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V), greatest first.
-
-    PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns, whose maxima are fast to
-    compute. The `count` columns with the greatest maxima hold the `count` greatest sums. Equal sums have no defined
-    order, as in `topk`.
-
-    Returns:
-        the sums, their beams and their words, each (L, count).
-    """
-    num_beams, vocab_size = log_probs.shape[1:]
-    depth = vocab_size // NUM_COLUMNS
-    if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
-        # The best sums of a sentence are among the best sums of each of its beams.
-        best, words = log_probs.topk(min(count, vocab_size))
-        sums, choice = (scores[..., None] + best).flatten(1).topk(count)
-        return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
-    width = vocab_size // depth
-    folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
-    columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices  # (L, count)
-    # Places from 0 to b * V - 1: the words inside the chosen columns, and the last words of each beam, which no column
-    # holds.
-    first = columns // width * vocab_size + columns % width
-    inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]  # (L, depth, count)
-    starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)
-    behind = starts[:, None] + torch.arange(depth * width, vocab_size, device=first.device)  # (b, words not folded)
-    places = torch.cat([inside.flatten(1), behind.flatten().expand(len(first), -1)], dim=1)
-    sums = log_probs.flatten(1).gather(1, places) + scores.gather(1, places // vocab_size)
-    sums, choice = sums.topk(count)
-    places = places.gather(1, choice)
-    return sums, places // vocab_size, places % vocab_size

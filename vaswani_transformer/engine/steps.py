@@ -4,14 +4,13 @@ Shapes: L sentences still in the search, b beams, S source tokens, T tokens so f
 K d_k or d_v, N slots for keys: first the slots of the prompt, then b slots for each step, then free slots.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import LongTensor, Tensor, nn
 
 from ..model.layers_vaswani import PositionEncoding, split_heads
 from .layers import DecoderProducts
-from .products import Product
 
 HIDDEN = -torch.inf  # in an additive mask
 ROOM = 16  # If `LayerSteps` needs more slots, it adds slots for at least this number of steps.
@@ -29,7 +28,7 @@ class LayerSteps:
     when sentences leave it, and from time to time to evict keys that no hypothesis needs.
 
     Args:
-        attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
+        attend: equation 1, as PyTorch's `scaled_dot_product_attention` computes it.
         encoding: (L, S, D), the output of the encoder.
         num_idle: how many hidden keys to append to the source.
     """
@@ -55,10 +54,10 @@ class LayerSteps:
         attention, cross_attention = self.layer.attention, self.layer.cross_attention
         q, keys_and_values = map(self._split_heads, attention.project(x))
         keys, values = self.remember(keys_and_values, slots, mask.shape[-1]).split(attention.widths, dim=-1)
-        context = self.attend(q, keys, values, mask, attention.scaling)
+        context = self.attend(q, keys, values, mask, scale=attention.scaling)
         x = self.layer.norm(attention.add_out(_join_heads(context), x))
         q = self._split_heads(cross_attention.query(x))
-        context = self.attend(q, self.source_keys, self.source_values, source_mask, cross_attention.scaling)
+        context = self.attend(q, self.source_keys, self.source_values, source_mask, scale=cross_attention.scaling)
         x = self.layer.cross_norm(cross_attention.add_out(_join_heads(context), x))
         return self.layer.feed_forward(x)
 
@@ -95,11 +94,8 @@ class EngineSteps:
     """The decoding steps of one search: first `read` the prompt, then one call for each new token.
 
     Args:
-        layers: the layers of the decoder.
-        embed: token ids (...) -> (..., D).
-        positions: gives the position encodings, which are added to the embeddings.
-        project: (..., D) -> logits.
-        encoding, source_mask, prompt, num_beams: see `Engine.start`.
+        engine: the `Engine`, which holds the layers of the decoder.
+        encoding, source_mask, prompt_length, num_beams: see `Engine.start`.
 
     Attributes:
         num_keys: slots in use.
@@ -108,26 +104,15 @@ class EngineSteps:
 
     outputs = None  # In `ForwardSteps`, what the last call of `forward` returned. An engine calls no `forward`.
 
-    def __init__(
-        self,
-        *,
-        layers: Sequence[DecoderProducts],
-        embed: Product,
-        positions: PositionEncoding,
-        project: Product,
-        encoding: Tensor,
-        source_mask: Tensor | None,
-        prompt: LongTensor,
-        num_beams: int,
-    ):
-        self.embed, self.project, self.num_beams = embed, project, num_beams
-        self.device, prompt_length = encoding.device, prompt.shape[1]
+    def __init__(self, engine, encoding: Tensor, source_mask: Tensor | None, *, prompt_length: int, num_beams: int):
+        self.engine, self.num_beams = engine, num_beams
         num_idle = _count_idle_keys(encoding)
-        attend = _attend_few if _can_attend_unfused(encoding, source_mask) else _attend_fused
+        is_unfused = _can_attend_unfused(encoding, source_mask)
+        attend = _attend_few if is_unfused else nn.functional.scaled_dot_product_attention
         self.source_mask = _as_additive(source_mask, encoding, num_idle=num_idle)
-        with torch.inference_mode(), self._without_autocast():
-            self.layers = [LayerSteps(layer, attend, encoding, num_idle=num_idle) for layer in layers]
-        self.positions = _yield_positions(positions, self.device)
+        with torch.inference_mode(), engine.without_autocast():
+            self.layers = [LayerSteps(layer, attend, encoding, num_idle=num_idle) for layer in engine.decoder_layers]
+        self.positions = _yield_positions(engine.target_positions, engine.device)
         self.mask, self.num_keys = encoding.new_zeros(len(encoding), num_beams, prompt_length), prompt_length
         # for the keys of the next step: each beam sees its own key
         self.next_mask = encoding.new_full((num_beams, num_beams), HIDDEN).fill_diagonal_(0.0)
@@ -138,26 +123,22 @@ class EngineSteps:
         num_sentences, length = prompt.shape
         positions = torch.cat([next(self.positions) for _ in range(length)]).repeat(num_sentences, 1)
         causal = _pad_slots(self.mask.new_full((1, length, length), HIDDEN).triu(1), length)
-        with self._without_autocast():
+        with self.engine.without_autocast():
             x = self._run_layers(prompt.flatten(), positions, slice(length), causal)
-            logits = self.project(x.view(num_sentences, length, -1)[:, -1])
+            logits = self.engine.project(x.view(num_sentences, length, -1)[:, -1])
         return logits.repeat_interleave(self.num_beams, dim=0)
 
     def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T), of which the last is new."""
         slots = slice(self.num_keys - self.num_beams, self.num_keys)
-        with self._without_autocast():
-            return self.project(self._run_layers(tokens[:, -1], next(self.positions), slots, self.mask))
-
-    def _without_autocast(self) -> torch.autocast:
-        """Return a context in which an engine computes in the dtype that it was built in."""
-        return torch.autocast(self.device.type, enabled=False)
+        with self.engine.without_autocast():
+            return self.engine.project(self._run_layers(tokens[:, -1], next(self.positions), slots, self.mask))
 
     # Inference mode saves 6 % of a step. The logits are computed outside of it, because the search overwrites them.
     @torch.inference_mode()
     def _run_layers(self, tokens: LongTensor, positions: Tensor, slots: slice, mask: Tensor) -> Tensor:
         """Return the output (rows, D) for tokens (rows,) at `positions` (1 or rows, D). The keys go into `slots`."""
-        x = self.embed(tokens)
+        x = self.engine.embed(tokens, self.engine.target_embedding)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
             x = layer(x, slots, mask[:, None], self.source_mask)
@@ -218,19 +199,14 @@ def _yield_positions(encode: PositionEncoding, device: torch.device) -> Iterator
         start += length
 
 
-def _attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Compute equation 1 by fused kernels: queries (L, H, b, K), keys and values (L, H, S, K) -> (L, H, b, K)."""
-    return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling)
-
-
-def _attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """Compute equation 1 as written, for the few queries of a step.
+def _attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
+    """Compute equation 1 as written: queries (L, H, b, K), keys and values (L, H, S, K) -> (L, H, b, K).
 
     With 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long as this
     function on a CPU.
     """
     scores = q @ k.transpose(-2, -1)
-    scores = scores * scaling if mask is None else torch.add(mask, scores, alpha=scaling)
+    scores = scores * scale if mask is None else torch.add(mask, scores, alpha=scale)
     return scores.softmax(dim=-1) @ v
 
 

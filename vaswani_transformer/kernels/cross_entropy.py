@@ -7,8 +7,6 @@ of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain
 3.7 GB each.
 """
 
-import contextlib
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -48,12 +46,10 @@ def sum_loss_by_slices(
     # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
     kind = labels.device.type
     dtype = hidden_states.dtype
-    without_autocast = contextlib.nullcontext()
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
+    if torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
-        # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
-        without_autocast = torch.autocast(kind, enabled=False)
-    with without_autocast:
+    # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
+    with torch.autocast(kind, enabled=False):
         return _SlicedCrossEntropy.apply(
             hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
         )
@@ -112,7 +108,11 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             if need_hidden:
                 grad_hidden[rows] = grad_logits @ weight
             if need_weight:
-                _add_product(grad_weight, grad_logits.T, h)
+                # On a CPU, which has many slices, the sum takes one pass over the matrix.
+                if grad_weight.device.type == "cpu" and grad_weight.dtype == dtype:
+                    grad_weight.addmm_(grad_logits.T, h)
+                else:
+                    grad_weight += grad_logits.T @ h
         # The term -eps / V is equal in all entries of dloss/dz, so its share of each gradient is added once.
         if need_hidden:
             grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
@@ -147,11 +147,3 @@ def find_slice_length(hidden_states: Tensor, vocab_size: int) -> int:
         d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
         return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
     return max(1, LOGITS_PER_SLICE // vocab_size)
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add `left` @ `right` to `total`. On a CPU, which has many slices, do it in one pass over `total`."""
-    if total.device.type == "cpu" and total.dtype == left.dtype:
-        total.addmm_(left, right)
-    else:
-        total += left @ right
