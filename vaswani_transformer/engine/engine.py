@@ -12,7 +12,6 @@ import weakref
 
 import torch
 from torch import LongTensor, Tensor, nn
-from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 from ..devices import limit_threads
@@ -52,7 +51,7 @@ class Engine(VaswaniGenerationMixin):
     Attributes:
         model: a weak reference to the model. If an engine cannot do what a call of `model.generate(engine=...)` asks
             for, the model uses its `forward` instead, but only if this reference shows that the engine is its own.
-        state, sums: what `describe_state` and `sum_weights` returned when the engine was built; `None` for one call.
+        state, sums: what `describe_state` and `sum_weights` returned when the engine was built for many calls.
     """
 
     @torch.inference_mode(False)  # An engine that is built in inference mode is also used outside of it.
@@ -68,8 +67,6 @@ class Engine(VaswaniGenerationMixin):
         encoder, decoder = model.get_encoder(), model.get_decoder()
         copy_if_kept = (lambda module: module) if for_one_call else copy.deepcopy  # A model does not change in a call.
         self.model = weakref.ref(model)
-        self.state = None if for_one_call else describe_state(model)
-        self.sums = None if for_one_call else sum_weights(model)
         self.config, self.generation_config = model.config, copy_if_kept(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
         keep = products.keep
@@ -81,6 +78,7 @@ class Engine(VaswaniGenerationMixin):
         is_tied = head.weight is decoder.embed_tokens.weight
         self.project = products.build(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
         if not for_one_call:
+            self.state, self.sums = describe_state(model), sum_weights(model)
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
@@ -218,10 +216,9 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
     The sentences are long, because some changes of attention, such as a window or a limit on the number of keys, show
     only in long sentences.
     """
-    num_sentences = num_beams = 2
     length = min(MOST_COMPARED, model.config.max_position_embeddings)
-    tokens = torch.arange(6 * length, device=model.device) * 7 % model.config.vocab_size
-    source, target = tokens.view(-1, length).split((num_sentences, num_sentences * num_beams))
+    tokens = torch.arange(4 * length, device=model.device) * 7 % model.config.vocab_size
+    source, target = tokens.view(2, 2, length)
     mask = torch.ones_like(source)
     mask[1, -2:] = 0
     expected = model.get_encoder()(input_ids=source, attention_mask=mask)[0]
@@ -230,14 +227,7 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
         encoding = engine.encode(source, mask)
         if not agree(encoding[mask.bool()], expected[mask.bool()]):
             return False
-    prompt = target[::num_beams, :-1]
-    target[1::num_beams, :-1] = prompt
-    steps, _ = engine.start(encoding, mask, prompt=prompt, num_beams=num_beams)
-    steps.reorder(torch.arange(num_beams, device=model.device).expand(num_sentences, num_beams), None)
-    outputs = model(
-        encoder_outputs=BaseModelOutput(expected.repeat_interleave(num_beams, 0)),
-        attention_mask=mask.repeat_interleave(num_beams, 0),
-        decoder_input_ids=target,
-        logits_to_keep=1,
-    )
+    steps, _ = engine.start(encoding, mask, prompt=target[:, :-1], num_beams=1)
+    steps.reorder(target.new_zeros(2, 1), None)
+    outputs = model(encoder_outputs=(expected,), attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
     return agree(steps(target), outputs.logits[:, -1])

@@ -107,7 +107,9 @@ class EngineSteps:
     def __init__(self, engine, encoding: Tensor, source_mask: Tensor | None, *, prompt_length: int, num_beams: int):
         self.engine, self.num_beams = engine, num_beams
         num_idle = _count_idle_keys(encoding)
-        is_unfused = _can_attend_unfused(encoding, source_mask)
+        # If all keys of a source are hidden, fused attention gives zeros, but `_attend_few` gives NaN.
+        has_keys = source_mask is None or bool(source_mask.any(dim=-1).all())
+        is_unfused = has_keys and encoding.device.type == "cpu" and encoding.dtype == torch.float32
         attend = _attend_few if is_unfused else nn.functional.scaled_dot_product_attention
         self.source_mask = _as_additive(source_mask, encoding, num_idle=num_idle)
         with torch.inference_mode(), engine.without_autocast():
@@ -208,14 +210,6 @@ def _attend_few(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, scale: 
     scores = q @ k.transpose(-2, -1)
     scores = scores * scale if mask is None else torch.add(mask, scores, alpha=scale)
     return scores.softmax(dim=-1) @ v
-
-
-def _can_attend_unfused(states: Tensor, source_mask: Tensor | None) -> bool:
-    """Return True if equation 1 as written equals fused attention to `states` (L, S, D), and is faster."""
-    if states.device.type != "cpu" or states.dtype != torch.float32:
-        return False
-    # If all keys of a source are hidden, fused attention gives zeros, but `_attend_few` gives NaN.
-    return source_mask is None or bool(source_mask.any(dim=-1).all())
 
 
 def _join_heads(context: Tensor) -> Tensor:
