@@ -25,6 +25,8 @@ from .arguments import (
 )
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # allowed with --hypotheses
+# the options of a search that are printed beside its scores
+PRINTED_OPTIONS = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # In --table they begin a cell or row.
 
 
@@ -116,9 +118,10 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     how = "per sub-word, no label smoothing"
     perplexity = Score(PERPLEXITY, compute_perplexity(first.model, first.tokenizer, pairs), how)
     scope = f", {args.model} alone" if others else ""
-    settings = "" if args.dtype is None else f"|dtype:{args.dtype}"
-    settings += "|split_sentences" if args.split_sentences else ""
-    search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{settings}"
+    search_options = SearchOptions.resolve(first.model.generation_config, **options)
+    search = "|".join(f"{name}:{getattr(search_options, name)}" for name in PRINTED_OPTIONS)
+    search += "" if args.dtype is None else f"|dtype:{args.dtype}"
+    search += "|split_sentences" if args.split_sentences else ""
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
     if args.json is not None:  # The file comes before the output, because a pipe may be closed early.
         args.json.parent.mkdir(parents=True, exist_ok=True)

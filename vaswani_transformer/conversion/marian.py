@@ -17,13 +17,14 @@ from transformers import AutoConfig, MarianConfig, MarianMTModel, PreTrainedToke
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_vaswani import OWN_OPTIONS, VaswaniGenerationConfig
+from ..model.generation_vaswani import VaswaniGenerationConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import SearchOptions
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.
 TOLERANCE = 1e-4  # The allowed relative difference of logits. The logits of another network differ by far more.
+OWN_OPTIONS = ("length_penalty_type", "max_length_offset")  # options that transformers does not have
 # Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
 # The first axis of their weights and biases runs over the features of the residual stream. In all other matrices, the
@@ -99,7 +100,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
         lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
     search = SearchOptions.resolve(model.generation_config)
-    options = {name: getattr(search, name) for name in sorted(OWN_OPTIONS)}
+    options = {name: getattr(search, name) for name in OWN_OPTIONS}
     differing = [f"{name}={value!r}" for name, value in options.items() if value not in ("power", None, 0)]
     if differing:
         lines.append(f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty.")

@@ -211,14 +211,14 @@ def _build_compared(
 
 @torch.no_grad()
 def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -> bool:
-    """Return True if `engine` and `model` give the same logits for two sentences of made-up tokens, one of them padded.
+    """Return True if `engine` and `model` give the same logits for three sentences of made-up tokens.
 
-    The sentences are long, because some changes of attention, such as a window or a limit on the number of keys, show
-    only in long sentences.
+    One sentence is padded. All are long, because some changes of attention, such as a window or a limit on the number
+    of keys, show only in long sentences.
     """
     length = min(MOST_COMPARED, model.config.max_position_embeddings)
-    tokens = torch.arange(4 * length, device=model.device) * 7 % model.config.vocab_size
-    source, target = tokens.view(2, 2, length)
+    tokens = torch.arange(6 * length, device=model.device) * 7 % model.config.vocab_size
+    source, target = tokens.view(2, 3, length)
     mask = torch.ones_like(source)
     mask[1, -2:] = 0
     expected = model.get_encoder()(input_ids=source, attention_mask=mask)[0]
@@ -228,6 +228,6 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
         if not agree(encoding[mask.bool()], expected[mask.bool()]):
             return False
     steps, _ = engine.start(encoding, mask, prompt=target[:, :-1], num_beams=1)
-    steps.reorder(target.new_zeros(2, 1), None)
+    steps.reorder(target.new_zeros(3, 1), None)
     outputs = model(encoder_outputs=(expected,), attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
     return agree(steps(target), outputs.logits[:, -1])

@@ -30,7 +30,6 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.integrations import is_deepspeed_zero3_enabled
-from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
@@ -52,7 +51,6 @@ OF_TRANSFORMERS = """
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
 # Processors of transformers that may raise log P of a token above 0. A sequence bias may do so if it is positive.
 LOG_P_RAISERS = (ExponentialDecayLengthPenalty, WatermarkLogitsProcessor)
-OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # options that transformers does not have
 
 
 class VaswaniGenerationConfig(GenerationConfig):
@@ -106,7 +104,7 @@ class Source(NamedTuple):
 
     ids: LongTensor | None
     embeds: Tensor | None
-    encoded: ModelOutput | None
+    encoded: ModelOutput | tuple | None
     states: Tensor
     mask: Tensor | None
     lengths: LongTensor
@@ -342,11 +340,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         self, call: Call, inputs: Tensor | None, generation_config: GenerationConfig | None, **arguments
     ) -> LongTensor | ModelOutput:
         """Return what transformers' loop decodes, with the longest limit of the batch for all sentences."""
-        options = call.given | {"attention_mask": call.source.mask}
-        options["max_length"], options["max_new_tokens"] = None, int(call.limits.max())
-        if call.given.get("decoder_input_ids") is not None:
-            options["decoder_input_ids"] = call.prompt
-            options["decoder_attention_mask"] = call.model_kwargs.get("decoder_attention_mask")
+        options = call.given | {
+            "attention_mask": call.source.mask,
+            "decoder_input_ids": call.prompt,
+            "decoder_attention_mask": call.model_kwargs.get("decoder_attention_mask"),
+            "max_length": None,
+            "max_new_tokens": int(call.limits.max()),
+        }
         if call.config.use_cache is not False and not self._has_working_cache(call.source, call.prompt):
             options["use_cache"] = False
         return super().generate(inputs, generation_config, **arguments, **options)
@@ -401,32 +401,23 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     def _build_forward_steps(self, call: Call, encoded: ModelOutput) -> ForwardSteps:
         """Return steps that call `forward`, with the cache that `call` asks for."""
-        config, source = call.config, call.source
-        cache = call.model_kwargs.get(CACHE)
+        config, model_kwargs = call.config, call.model_kwargs | call.options.find_flags()
+        cache = model_kwargs.pop(CACHE, None)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
             # The cache is created here, because transformers would copy the model's config to create an equal cache.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             holder = {CACHE: cache, "encoder_outputs": encoded}  # transformers stores the cache in it
             num_tokens = call.prompt.shape[1] + int(call.limits.max()) - 1  # the last token is not read
-            self._prepare_cache_for_generation(
-                config, holder, GenerationMode.BEAM_SEARCH, len(source.states), num_tokens
-            )
+            self._prepare_cache_for_generation(config, holder, GenerationMode.BEAM_SEARCH, len(call.prompt), num_tokens)
             cache = holder[CACHE]
             cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
-        arguments = {name: value for name, value in call.model_kwargs.items() if name != CACHE}
+        num_beams = call.options.num_beams
         return ForwardSteps(
-            self,
-            encoded[0],
-            source.mask,
-            num_beams=call.options.num_beams,
-            cache=cache,
-            forward=forward,
-            **arguments,
-            **call.options.find_flags(),
+            self, encoded[0], call.source.mask, num_beams=num_beams, cache=cache, forward=forward, **model_kwargs
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
@@ -455,9 +446,7 @@ class VaswaniGenerationMixin(GenerationMixin):
     def _has_working_cache(self, source: Source, prompt: LongTensor) -> bool:
         """Return True if steps with a cache give the same logits as steps without one, for the first sentence."""
         ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
-        encoded = source.encoded
-        if encoded is None:
-            encoded = self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
+        encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
         if not steps.is_checked:
@@ -531,7 +520,7 @@ def _pack(
     }
     for name in options.find_flags():
         name = name.removeprefix("output_")
-        output[f"encoder_{name}"] = encoded.get(name)
+        output[f"encoder_{name}"] = getattr(encoded, name, None)
     if options.num_beams == 1:
         return VaswaniGreedyOutput(**output)
     return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
@@ -575,7 +564,6 @@ def _take_source(inputs: Tensor | None, model_kwargs: dict, config: VaswaniConfi
     embeds = model_kwargs.pop("inputs_embeds", None)
     encoded = model_kwargs.pop("encoder_outputs", None)
     mask = model_kwargs.pop("attention_mask", None)
-    encoded = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else encoded
     states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
     if states is None and config.bos_token_id is not None:
         ids = states = torch.tensor([[config.bos_token_id]], device=device)

@@ -24,13 +24,7 @@ CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters e
 
 
 def choose_cache(past_key_values: Cache | None, cache: Cache | None) -> Cache | None:
-    """Return the cache, which a caller may pass by its old name in transformers or by its new name.
-
-    Raises:
-        ValueError: if both are given.
-    """
-    if past_key_values is not None and cache is not None:
-        raise ValueError("past_key_values and cache are two names of one argument: give one of them.")
+    """Return the cache, which a caller may pass by its old name in transformers or by its new name."""
     return past_key_values if cache is None else cache
 
 
@@ -63,9 +57,17 @@ def eager_attention(
         context (B, T, H, K) and attention weights (B, H, T, S).
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (B, H, T, S)
-    if attention_mask is not None and attention_mask.is_floating_point():
+    hidden = None  # True at hidden keys
+    if attention_mask is None and module.is_causal:
+        # With "sdpa", transformers builds no mask if attention is only causal, because PyTorch's kernel has an argument
+        # for it. If attention weights are asked for, such a call without a mask comes here.
+        query_length, key_length = scores.shape[-2:]
+        hidden = scores.new_ones(query_length, key_length, dtype=torch.bool).triu(key_length - query_length + 1)
+    elif attention_mask is not None and attention_mask.dtype == torch.bool:
+        hidden = ~attention_mask
+    elif attention_mask is not None:
         scores = scores + attention_mask
-    hidden = _hidden_positions(module, scores, attention_mask)
+        hidden = attention_mask <= torch.finfo(attention_mask.dtype).min
     if hidden is not None:
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     # Softmax in float32, as in the eager attention of most models in transformers.
@@ -74,20 +76,6 @@ def eager_attention(
         weights = weights.masked_fill(hidden, 0.0)
     weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
-
-
-def _hidden_positions(module: nn.Module, scores: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-    """Return True at hidden keys, broadcastable to `scores` (B, H, T, S); `None` if no key is hidden."""
-    if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            return ~attention_mask
-        return attention_mask <= torch.finfo(attention_mask.dtype).min
-    if module.is_causal:
-        # With "sdpa", transformers builds no mask if attention is only causal, because PyTorch's kernel has an argument
-        # for it. If attention weights are asked for, such a call without a mask comes here.
-        query_length, key_length = scores.shape[-2:]
-        return scores.new_ones(query_length, key_length, dtype=torch.bool).triu(key_length - query_length + 1)
-    return None
 
 
 class MultiHeadAttention(nn.Module):
@@ -305,10 +293,8 @@ def sinusoids(positions: Tensor, *, d_model: int, layout: str = "interleaved") -
     two_i = torch.arange(0, d_model, 2, dtype=dtype, device=positions.device)
     first, divisor = (2, d_model - 2) if layout == "fairseq" else (0, d_model)
     angles = (positions[..., None].to(dtype) + first) / 10000 ** (two_i / divisor)
-    sines, cosines = angles.sin(), angles.cos()
-    if layout == "interleaved":
-        return torch.stack((sines, cosines), dim=-1).flatten(-2).float()
-    return torch.cat((sines, cosines), dim=-1).float()
+    stacked = torch.stack((angles.sin(), angles.cos()), dim=-1 if layout == "interleaved" else -2)
+    return stacked.flatten(-2).float()
 
 
 class PositionEncoding(nn.Module):

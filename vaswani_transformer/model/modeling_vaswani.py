@@ -117,6 +117,19 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             self.config.custom_pipelines = custom_pipelines(*vars(self.config).get("task_specific_params") or ())
         super().save_pretrained(*args, **kwargs)
 
+
+class VaswaniStack(VaswaniPreTrainedModel):
+    """What encoder and decoder share: embeddings plus positions, and N layers."""
+
+    def __init__(self, config: VaswaniConfig, layer_class: type[nn.Module], num_layers: int):
+        super().__init__(config)
+        self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
+        self.positions = PositionEncoding(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(layer_class(config, i) for i in range(num_layers))
+        self.gradient_checkpointing = False
+        self.post_init()
+
     def _refuse_unknown(self, arguments: dict) -> None:
         """Raise a TypeError for an argument that `forward` would ignore, such as a misspelt name."""
         for name in arguments:
@@ -139,7 +152,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         return self.dropout(inputs_embeds + positions.to(inputs_embeds.dtype))
 
 
-class VaswaniEncoder(VaswaniPreTrainedModel):
+class VaswaniEncoder(VaswaniStack):
     """A stack of N encoder layers (section 3.1), without a further norm after the last."""
 
     _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
@@ -148,13 +161,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config)
-        self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
-        self.positions = PositionEncoding(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.encoder_layers))
-        self.gradient_checkpointing = False
-        self.post_init()
+        super().__init__(config, EncoderLayer, config.encoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -186,7 +193,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         return BaseModelOutput(last_hidden_state=x)
 
 
-class VaswaniDecoder(VaswaniPreTrainedModel):
+class VaswaniDecoder(VaswaniStack):
     """A stack of N decoder layers (section 3.1), without a further norm after the last."""
 
     _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
@@ -196,13 +203,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     }
 
     def __init__(self, config: VaswaniConfig):
-        super().__init__(config)
-        self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
-        self.positions = PositionEncoding(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
-        self.gradient_checkpointing = False
-        self.post_init()
+        super().__init__(config, DecoderLayer, config.decoder_layers)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -236,9 +237,9 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         self._refuse_unknown(kwargs)
         past_key_values = choose_cache(past_key_values, cache)
         if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+            past_key_values = DynamicCache()
         if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
-            past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+            past_key_values = EncoderDecoderCache(past_key_values, DynamicCache())
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
         target_cache = None if past_key_values is None else past_key_values.self_attention_cache

@@ -92,8 +92,6 @@ class SearchOptions:
     def __post_init__(self):
         if type(self.num_beams) is not int or self.num_beams < 1:
             raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
-        if self.num_return_sequences < 1:  # transformers itself refuses a number above num_beams
-            raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
         if self.length_penalty_type not in LENGTH_PENALTIES:
             names = tuple(LENGTH_PENALTIES)
             raise ValueError(f"length_penalty_type must be one of {names}, got {self.length_penalty_type!r}.")
@@ -106,10 +104,6 @@ class SearchOptions:
         names = {field.name for field in fields(cls)}
         options = vars(config) | {name: value for name, value in given.items() if value is not None}
         return cls(**{name: value for name, value in options.items() if name in names and value is not None})
-
-    def __str__(self) -> str:
-        names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
-        return "|".join(f"{name}:{getattr(self, name)}" for name in names)
 
     def penalise(self, length: int | Tensor) -> float | Tensor:
         """Return lp(Y) for a hypothesis of `length` tokens."""
@@ -428,7 +422,7 @@ def run_search(
             log_probs = search.restrict(scores.log_softmax(dim=-1))
             if processors:  # where processors forbid all tokens, the softmax is NaN
                 log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
-            scores = search.restrict(scores) if "scores" in records else None
+            scores = search.restrict(scores)
         else:
             # The result overwrites the logits, because the allocation of new memory would take longer.
             log_probs = torch.log_softmax(logits, dim=-1, out=logits)
