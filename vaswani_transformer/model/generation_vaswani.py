@@ -49,8 +49,6 @@ OF_TRANSFORMERS = """
     transformers_version language task alignment_heads
 """.split()  # noqa: SIM905 - a list would have a line for each name
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
-# Processors of transformers that may raise log P of a token above 0. A sequence bias may do so if it is positive.
-LOG_P_RAISERS = (ExponentialDecayLengthPenalty, WatermarkLogitsProcessor)
 
 
 class VaswaniGenerationConfig(GenerationConfig):
@@ -411,7 +409,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             num_tokens = call.prompt.shape[1] + int(call.limits.max()) - 1  # the last token is not read
             self._prepare_cache_for_generation(config, holder, GenerationMode.BEAM_SEARCH, len(call.prompt), num_tokens)
             cache = holder[CACHE]
-            cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
+            if not isinstance(cache, EncoderDecoderCache):
+                cache = EncoderDecoderCache(cache, DynamicCache())
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
@@ -495,7 +494,7 @@ def may_raise_log_p(processors: LogitsProcessorList) -> bool:
             can_rise = max(processor.sequence_bias.values()) > 0
         else:
             is_foreign = type(processor).__module__ != logits_process.__name__
-            can_rise = is_foreign or isinstance(processor, LOG_P_RAISERS)
+            can_rise = is_foreign or isinstance(processor, ExponentialDecayLengthPenalty | WatermarkLogitsProcessor)
         if can_rise:
             return True
     return False

@@ -132,12 +132,11 @@ class VaswaniStack(VaswaniPreTrainedModel):
 
     def _refuse_unknown(self, arguments: dict) -> None:
         """Raise a TypeError for an argument that `forward` would ignore, such as a misspelt name."""
-        for name in arguments:
-            if name not in KNOWN_ARGUMENTS:
-                raise TypeError(
-                    f"{type(self).__name__}.forward() has no argument {name!r}. It takes the arguments of its "
-                    f"signature and of transformers' TransformersKwargs."
-                )
+        for name in arguments.keys() - KNOWN_ARGUMENTS:
+            raise TypeError(
+                f"{type(self).__name__}.forward() has no argument {name!r}. It takes the arguments of its signature "
+                f"and of transformers' TransformersKwargs."
+            )
 
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> Tensor:
         """Return embeddings plus positions (sections 3.4, 3.5) after dropout, (B, T, D)."""
