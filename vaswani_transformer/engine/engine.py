@@ -106,13 +106,13 @@ class Engine(VaswaniGenerationMixin):
     @torch.inference_mode()
     def encode(self, input_ids: LongTensor, attention_mask: Tensor | None) -> Tensor:
         """Return the output of the encoder (B, S, D) for `input_ids` (B, S); `attention_mask` is 0 at padding."""
-        is_padded = attention_mask is not None and not bool(attention_mask.all())
+        if attention_mask is not None and bool(attention_mask.all()):
+            attention_mask = None  # nothing is padded
         with self.without_autocast():
             x = self.embed(input_ids, self.source_embedding)
-            mask = attention_mask if is_padded else None
-            positions = self.source_positions(input_ids.shape[1], mask=mask, device=input_ids.device)
+            positions = self.source_positions(input_ids.shape[1], mask=attention_mask, device=input_ids.device)
             x = x + positions.to(x.dtype)
-            mask = mask[:, None, None].bool() if is_padded else None
+            mask = None if attention_mask is None else attention_mask[:, None, None].bool()
             for layer in self.encoder_layers:
                 x = layer(x, mask)
         return x

@@ -27,11 +27,12 @@ class AttentionProducts:
 
     def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
         """Return one matrix with the rows of `k` and `v`, head by head."""
-        weight, bias = (
-            x if x is None else torch.cat([rows.unflatten(0, (self.num_heads, -1)) for rows in (x, y)], 1).flatten(0, 1)
-            for x, y in ((k.weight, v.weight), (k.bias, v.bias))
-        )
-        return Matrix(weight, bias)
+
+        def join(x: Tensor, y: Tensor) -> Tensor:
+            heads = [rows.unflatten(0, (self.num_heads, -1)) for rows in (x, y)]
+            return torch.cat(heads, dim=1).flatten(0, 1)
+
+        return Matrix(join(k.weight, v.weight), None if k.bias is None else join(k.bias, v.bias))
 
 
 class FeedForwardProducts:
@@ -42,13 +43,12 @@ class FeedForwardProducts:
         is_relu = type(module.activation) is nn.ReLU
         self.fc1, self.fc2 = products.one(module.fc1, relu=is_relu), products.one(module.fc2)
         # A copy, because some activations have weights.
-        self.activation = None if is_relu else copy.deepcopy(module.activation).to(products.dtype)
+        self.activation = (lambda x: x) if is_relu else copy.deepcopy(module.activation).to(products.dtype)
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the output (..., D) for `x` (..., D)."""
-        inner = self.fc1(x)
-        return self.norm(x + self.fc2(inner if self.activation is None else self.activation(inner)))
+        return self.norm(x + self.fc2(self.activation(self.fc1(x))))
 
 
 class EncoderProducts:

@@ -71,9 +71,7 @@ class Products:
         """Return `parameter` in `self.dtype`. It is a copy, unless `copies` is False and the dtypes are equal."""
         return None if parameter is None else parameter.detach().to(self.dtype, copy=self.copies)
 
-    def _prepare(self, parameter: Tensor | None) -> Tensor | None:
-        """Return a matrix or a bias in the form that `build` expects."""
-        return self.keep(parameter)
+    _prepare = keep  # gives a matrix or a bias the form that `build` expects
 
 
 class PackedProducts(Products):
@@ -90,10 +88,6 @@ class PackedProducts(Products):
         bfloat16     256         4,222     3,284
     """
 
-    def __init__(self, dtype: torch.dtype, *, copies: bool):
-        super().__init__(dtype, copies=copies)
-        self.reorder, self.multiply = find_private("reorder"), find_private("multiply").default
-
     @staticmethod
     def supports(dtype: torch.dtype) -> bool:
         """Return True if oneDNN multiplies in `dtype` on this machine, and PyTorch has the private names for it."""
@@ -104,7 +98,7 @@ class PackedProducts(Products):
         return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16 is not None and has_bfloat16())
 
     def build(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Product:
-        multiply, packed = self.multiply, self.reorder(weight.contiguous())
+        multiply, packed = find_private("multiply").default, find_private("reorder")(weight.contiguous())
         activation = "relu" if relu else "none"
         return lambda x: multiply(x, packed, bias, activation, [], "")
 

@@ -116,8 +116,8 @@ class VaswaniConfig(PreTrainedConfig):
 
     def _check_values(self) -> None:
         layers = ("encoder_layers", "decoder_layers")
-        widths = ("d_model", "d_ff", "num_heads", "d_k", "d_v")
-        for name in ("vocab_size", *widths, *layers, "max_position_embeddings"):
+        sizes = ("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", *layers, "max_position_embeddings")
+        for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")

@@ -246,8 +246,16 @@ class VaswaniGenerationMixin(GenerationMixin):
             is_assisted=is_assisted, has_engine=engine is not None
         ):
             self._replace_engine(engine, "a streamer, an assistant, custom_generate or several samples")
-            extras = {"assistant_model": assistant_model, "streamer": streamer, "custom_generate": custom_generate}
-            return self._delegate(call, inputs, generation_config, synced_gpus=synced_gpus, **rules, **extras)
+            return self._delegate(
+                call,
+                inputs=inputs,
+                generation_config=generation_config,
+                synced_gpus=synced_gpus,
+                assistant_model=assistant_model,
+                streamer=streamer,
+                custom_generate=custom_generate,
+                **rules,
+            )
 
         _refuse_others(call.config)
         steps, logits, encoded = self._start_steps(call, engine)
@@ -334,9 +342,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         config.update(**config._get_default_generation_params(), defaults_only=True)
         return options, config, model_kwargs
 
-    def _delegate(
-        self, call: Call, inputs: Tensor | None, generation_config: GenerationConfig | None, **arguments
-    ) -> LongTensor | ModelOutput:
+    def _delegate(self, call: Call, **arguments) -> LongTensor | ModelOutput:
         """Return what transformers' loop decodes, with the longest limit of the batch for all sentences."""
         options = call.given | {
             "attention_mask": call.source.mask,
@@ -347,7 +353,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         }
         if call.config.use_cache is not False and not self._has_working_cache(call.source, call.prompt):
             options["use_cache"] = False
-        return super().generate(inputs, generation_config, **arguments, **options)
+        return super().generate(**arguments, **options)
 
     def _build_rules(self, call: Call, rules: dict) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
         """Return the logits processors and stopping criteria that transformers builds for a call and its `rules`.
@@ -445,12 +451,13 @@ class VaswaniGenerationMixin(GenerationMixin):
     def _has_working_cache(self, source: Source, prompt: LongTensor) -> bool:
         """Return True if steps with a cache give the same logits as steps without one, for the first sentence."""
         ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
+        prompt = prompt[:1]
         encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
         if not steps.is_checked:
-            steps(prompt[:1])
-            steps(torch.cat([prompt[:1], prompt[:1, -1:]], dim=1))
+            steps(prompt)
+            steps(torch.cat([prompt, prompt[:, -1:]], dim=1))
         return steps.cache is not None
 
     def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
@@ -493,8 +500,10 @@ def may_raise_log_p(processors: LogitsProcessorList) -> bool:
         if isinstance(processor, SequenceBiasLogitsProcessor):  # also that of bad_words_ids, which only forbids
             can_rise = max(processor.sequence_bias.values()) > 0
         else:
-            is_foreign = type(processor).__module__ != logits_process.__name__
-            can_rise = is_foreign or isinstance(processor, ExponentialDecayLengthPenalty | WatermarkLogitsProcessor)
+            can_rise = (
+                isinstance(processor, ExponentialDecayLengthPenalty | WatermarkLogitsProcessor)
+                or type(processor).__module__ != logits_process.__name__
+            )
         if can_rise:
             return True
     return False

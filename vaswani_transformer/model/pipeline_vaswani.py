@@ -254,7 +254,7 @@ class TranslationPipeline(ChunkPipeline):
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
         marks = {name: model_inputs.pop(name) for name in ("source", "space", "is_last")}
-        num_sentences = model_inputs["input_ids"].shape[0]
+        num_sentences = len(model_inputs["input_ids"])
         tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
         if not isinstance(tokens, Tensor):  # return_dict_in_generate
             tokens = tokens.sequences

@@ -93,8 +93,9 @@ class SearchOptions:
         if type(self.num_beams) is not int or self.num_beams < 1:
             raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
         if self.length_penalty_type not in LENGTH_PENALTIES:
-            names = tuple(LENGTH_PENALTIES)
-            raise ValueError(f"length_penalty_type must be one of {names}, got {self.length_penalty_type!r}.")
+            raise ValueError(
+                f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {self.length_penalty_type!r}."
+            )
         if not abs(self.length_penalty) <= MOST_ALPHA:
             raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
 
