@@ -208,7 +208,9 @@ class BeamSearch:
         # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
         num_kept = options.num_return_sequences if options.early_stopping == "never" else self.num_beams
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=prompt.device)
-        self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, B, num_kept, T and room)
+        self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
+        # The same of all B sentences. Those of the L sentences are stored when sentences leave, and at the end.
+        self.best_scores, self.best_history = self.kept_scores, self.kept_history
 
     @property
     def flat_tokens(self) -> LongTensor:
@@ -263,9 +265,15 @@ class BeamSearch:
 
     def evict(self, staying: Tensor) -> None:
         """Continue only with the sentences at the indices `staying` (n,) among the L sentences."""
-        for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done"):
+        self._store()
+        for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
             setattr(self, name, getattr(self, name)[staying])
-        self.history = self.history[:, staying]
+        self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
+
+    def _store(self) -> None:
+        """Copy the kept hypotheses of the L sentences to the places of these sentences in the batch."""
+        self.best_scores[self.places] = self.kept_scores
+        self.best_history[:, self.places] = self.kept_history
 
     def best(self) -> tuple[LongTensor, Tensor, LongTensor]:
         """Return the best hypotheses of each sentence, best first, and crop all to the length of the longest.
@@ -278,14 +286,15 @@ class BeamSearch:
         Raises:
             FloatingPointError: if a score is NaN.
         """
-        if self.kept_scores.isnan().any() or self.scores.isnan().any():
+        self._store()
+        if self.best_scores.isnan().any() or self.scores.isnan().any():
             raise FloatingPointError(
                 "the model's scores are not finite numbers: the model overflows in its dtype (use bfloat16 or float32; "
                 "float16 holds up to 65,504), or its weights are damaged."
             )
         count = self.options.num_return_sequences
-        scores = self.kept_scores[:, :count].flatten()
-        tokens, parents = self.kept_history[:, :, :count].flatten(1, 2)
+        scores = self.best_scores[:, :count].flatten()
+        tokens, parents = self.best_history[:, :, :count].flatten(1, 2)
         parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
         longest = int((parents >= 0).sum(dim=-1).max())
         parents = parents[:, :longest]
@@ -293,7 +302,7 @@ class BeamSearch:
         is_behind_end = parents < 0
         pad = -1 if self.options.pad_token_id is None else self.options.pad_token_id
         tokens[:, self.prompt_length :][is_behind_end] = pad
-        first_rows = torch.arange(0, len(self.kept_scores) * self.num_beams, self.num_beams, device=parents.device)
+        first_rows = torch.arange(0, len(self.best_scores) * self.num_beams, self.num_beams, device=parents.device)
         parents = torch.where(is_behind_end, -1, parents + first_rows.repeat_interleave(count)[:, None])
         return tokens, scores, parents
 
@@ -334,9 +343,8 @@ class BeamSearch:
         """Return the histories of `beams` (L, n), each with one more word, (2, L, n, T + 1 and room)."""
         place = self.prompt_length + self.length
         if place >= self.history.shape[-1]:
-            self.history, self.kept_history = (
-                nn.functional.pad(history, (0, ROOM), value=-1) for history in (self.history, self.kept_history)
-            )
+            for name in ("history", "kept_history", "best_history"):
+                setattr(self, name, nn.functional.pad(getattr(self, name), (0, ROOM), value=-1))
         history = _pick(self.history, beams)
         history[0, :, :, place], history[1, :, :, place] = words, beams
         return history
@@ -344,15 +352,14 @@ class BeamSearch:
     def _keep(self, penalised: Tensor, history: Tensor, finished: Tensor) -> None:
         """Add hypotheses that have just finished to the kept hypotheses, and keep the best of all."""
         # As in transformers, only the b best candidates can finish. Other candidates that end are dropped.
-        b, places = self.num_beams, self.places
+        b = self.num_beams
         new_scores = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
-        scores = torch.cat([self.kept_scores[places], new_scores], dim=1)
-        self.kept_scores[places], order = scores.topk(self.kept_scores.shape[1])
-        self.kept_history[:, places] = _pick(torch.cat([self.kept_history[:, places], history[:, :, :b]], dim=2), order)
+        self.kept_scores, order = torch.cat([self.kept_scores, new_scores], dim=1).topk(self.kept_scores.shape[1])
+        self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
 
     def _is_decided(self) -> Tensor:
         """Return True for each sentence whose search is over by the rule of `early_stopping`, (L,)."""
-        worst_kept = self.kept_scores[self.places, -1]
+        worst_kept = self.kept_scores[:, -1]
         best_open = self.scores[:, 0]
         if self.early_stopping is True:
             return (worst_kept > -torch.inf) | (best_open == -torch.inf)
