@@ -394,6 +394,12 @@ def test_no_sentence_outgrows_the_table_of_learned_positions(build_ending_model,
     assert (tokens[:, -1] == END).all()
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_translations_are_empty_if_a_processor_forbids_all_words(model, num_beams):
+    found = model.generate(SOURCE, num_beams=num_beams, logits_processor=[lambda _, scores: scores - torch.inf])
+    assert found.tolist() == [[START]] * len(SOURCE)
+
+
 def test_hypotheses_that_the_search_cannot_find_are_empty(model):
     # The limit of one token leaves room only for </s>.
     found = model.generate(SOURCE[:1], max_length_offset=-1, num_return_sequences=3, **WITH_SCORES)

@@ -171,7 +171,7 @@ class Call:
 class VaswaniGreedyOutput(GenerateEncoderDecoderOutput):
     """The output of transformers' greedy search, with `sequences_scores` (B,) added: log P / lp, as in beam search."""
 
-    sequences_scores: torch.FloatTensor | None = None
+    sequences_scores: Tensor | None = None
 
 
 class VaswaniGenerationMixin(GenerationMixin):
@@ -202,7 +202,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
-        prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
+        prefix_allowed_tokens_fn: Callable | None = None,
         synced_gpus: bool | None = None,
         assistant_model=None,
         streamer=None,
@@ -437,7 +437,7 @@ class VaswaniGenerationMixin(GenerationMixin):
                 f"an engine cannot decode with {asked}: call the model's generate(), or check the option's name."
             )
 
-    def build_engine(self, *, dtype: torch.dtype | str | None = None):
+    def build_engine(self, **options):
         """Return an engine of this model, which decodes faster; see `vaswani_transformer.engine.engine.build_engine`.
 
         Raises:

@@ -43,14 +43,14 @@ logger = logging.get_logger(__name__)
 
 # The keyword arguments that each `forward` accepts beside its named parameters. `use_cache` and `logits_to_keep` do not
 # concern the encoder, but transformers passes them to it.
-KNOWN_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"})
+KNOWN_ARGUMENTS = {*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"}
 
 
 @dataclass
 class VaswaniSeq2SeqLMOutput(Seq2SeqLMOutput):
     """`Seq2SeqLMOutput` with `nll_loss`: in training mode the loss without label smoothing, for the perplexity."""
 
-    nll_loss: torch.FloatTensor | None = None
+    nll_loss: Tensor | None = None
 
 
 class VaswaniPreTrainedModel(PreTrainedModel):
@@ -284,7 +284,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         attention_mask: Tensor | None = None,
         decoder_input_ids: LongTensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
@@ -398,7 +398,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         attention_mask: Tensor | None = None,
         decoder_input_ids: LongTensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,

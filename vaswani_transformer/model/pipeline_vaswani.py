@@ -207,7 +207,7 @@ class TranslationPipeline(ChunkPipeline):
 
     def preprocess(
         self, sentence: str, truncation: bool = False, split_sentences: bool = False, **languages: str
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[dict]:
         """Yield the model inputs for each line of `sentence`, or with `split_sentences` for each sentence in it.
 
         Args:
@@ -252,7 +252,7 @@ class TranslationPipeline(ChunkPipeline):
         kept = [*range(num_kept - 1), -1]  # the last token, </s>, is kept
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
-    def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
+    def _forward(self, model_inputs: dict, **generate_kwargs) -> dict:
         marks = {name: model_inputs.pop(name) for name in ("source", "space", "is_last")}
         num_sentences = len(model_inputs["input_ids"])
         tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
@@ -262,11 +262,11 @@ class TranslationPipeline(ChunkPipeline):
 
     def postprocess(
         self,
-        model_outputs: list[dict[str, Any]],
+        model_outputs: list[dict],
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool = False,
-    ) -> list[dict[str, str | Tensor]]:
+    ) -> list[dict]:
         lines = [self._decode(line, clean_up_tokenization_spaces) for line in model_outputs]
         records = []
         for hypothesis in zip(*lines, strict=True):  # the n-th best translations of all lines
@@ -277,7 +277,7 @@ class TranslationPipeline(ChunkPipeline):
             records.append(record)
         return records
 
-    def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[Tensor, str]]:
+    def _decode(self, line: dict, clean_up: bool) -> list[tuple[Tensor, str]]:
         """Return the tokens of each hypothesis of a line, and its text with the white space after the line."""
         tokens = line["tokens"][0]  # (n, T)
         if is_blank(line["source"]):

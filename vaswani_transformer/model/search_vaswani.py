@@ -210,7 +210,7 @@ class BeamSearch:
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=prompt.device)
         self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
         # The same of all B sentences. Those of the L sentences are stored when sentences leave, and at the end.
-        self.best_scores, self.best_history = self.kept_scores, self.kept_history
+        self.best_scores, self.best_history = self.kept_scores.clone(), self.kept_history
 
     @property
     def flat_tokens(self) -> LongTensor:
