@@ -16,7 +16,7 @@ from ..model.pipeline_vaswani import check_sentence
 from ..translation.translator import Batch, Translator
 from .linearisation import NORMALISED, linearise, rebuild
 from .trees import Leaf, Tree
-from .vocabulary import find_brackets, is_bracket
+from .vocabulary import find_brackets
 from .well_formed import WellFormed
 
 # The limit of a sentence, in sub-words. The longest sentence of our treebanks has 859 sub-words (327 words). A limit is
@@ -91,19 +91,19 @@ class Parser:
         words = [split_words(sentence) for sentence in sentences]
         trees: list[Tree | None] = [None] * len(sentences)
         batches = self._translator.plan([" ".join(sentence_words) for sentence_words in words])
-        for row, ids in (pair for batch in batches for pair in zip(batch.rows, batch.ids, strict=True)):
-            if len(ids) > MOST_TOKENS:
-                raise ValueError(
-                    f"sentence {row + 1} has {len(ids):,} tokens (sub-words), more than the limit of "
-                    f"{MOST_TOKENS:,}: split it, or leave it out."
-                )
+        for batch in batches:
+            for row, ids in zip(batch.rows, batch.ids, strict=True):
+                if len(ids) > MOST_TOKENS:
+                    raise ValueError(
+                        f"sentence {row + 1} has {len(ids):,} tokens (sub-words), more than the limit of "
+                        f"{MOST_TOKENS:,}: split it, or leave it out."
+                    )
         for batch in batches:
             if batch.ids[0]:  # `plan` puts all sentences without words into one batch. They have no tree.
                 for row, symbols in zip(batch.rows, self._search(batch), strict=True):
                     leaves = [Leaf(UNKNOWN_TAG, word) for word in words[row]]
                     trees[row] = rebuild(symbols, leaves)
-                    shape = [symbol if is_bracket(symbol) else NORMALISED for symbol in symbols]
-                    self.num_repaired += shape != linearise(trees[row])
+                    self.num_repaired += symbols != linearise(trees[row])
             on_batch(len(batch.rows))
         return trees
 
@@ -123,23 +123,22 @@ class Parser:
     def _words_of(self, ids: list[int]) -> list[list[int]]:
         """Return for each word of the sentence `ids` the tokens that the output must have for this word."""
         words: list[list[int]] = []
-        for token_id, token in zip(ids[:-1], self.tokenizer.convert_ids_to_tokens(ids[:-1]), strict=True):
-            if self._begins_word(token_id, token):
+        for token_id in ids[:-1]:
+            if self._begins_word(token_id):
                 words.append([])
             words[-1].append(token_id)
         return words if self._normalised is None else [[self._normalised]] * len(words)
 
     def _to_symbols(self, ids: list[int]) -> list[str]:
-        """Return the symbols of an output: its brackets, and for each word the first token of the word."""
-        tokens = zip(ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True)
+        """Return the symbols of an output: its brackets, and XX for each word."""
         return [
-            self._brackets.get(token_id, token)
-            for token_id, token in tokens
-            if token_id in self._brackets or self._begins_word(token_id, token)
+            self._brackets.get(token_id, NORMALISED)
+            for token_id in ids
+            if token_id in self._brackets or self._begins_word(token_id)
         ]
 
-    def _begins_word(self, token_id: int, token: str) -> bool:
-        return token_id == self._normalised or token.startswith(WORD_BEGIN)
+    def _begins_word(self, token_id: int) -> bool:
+        return token_id == self._normalised or self.tokenizer.convert_ids_to_tokens(token_id).startswith(WORD_BEGIN)
 
 
 def split_words(sentence: str) -> list[str]:

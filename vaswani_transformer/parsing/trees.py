@@ -8,6 +8,7 @@ A tree is stored flat, as its leaves and the spans of its constituents. So nesti
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -155,19 +156,13 @@ def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent
 
     The opening constituents come outermost first, the closing ones innermost first.
     """
-    constituents = iter(tree.constituents)
-    next_constituent = next(constituents, None)
-    open_constituents: list[Constituent] = []
+    by_start: dict[int, list[Constituent]] = defaultdict(list)
+    by_end: dict[int, list[Constituent]] = defaultdict(list)
+    for constituent in tree.constituents:
+        by_start[constituent.start].append(constituent)
+        by_end[constituent.end].append(constituent)
     for place, leaf in enumerate(tree.leaves):
-        opened = []
-        closed = []
-        while next_constituent is not None and next_constituent.start == place:
-            opened.append(next_constituent)
-            next_constituent = next(constituents, None)
-        open_constituents += opened
-        while open_constituents and open_constituents[-1].end == place + 1:
-            closed.append(open_constituents.pop())
-        yield opened, leaf, closed
+        yield by_start[place], leaf, by_end[place + 1][::-1]
 
 
 def format_tree(tree: Tree) -> str:

@@ -1,7 +1,7 @@
 """Constrain a search, so that its output is a linearised tree over the words of the sentence."""
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
@@ -15,21 +15,14 @@ class _State(NamedTuple):
     """The state of a linearisation after the tokens so far.
 
     Attributes:
-        innermost: the open brackets as a linked list, innermost first: (the token that closes the bracket, the list of
-            the brackets around it). `None` if no bracket is open.
-        depth: the number of open brackets.
-        num_words: the number of words that have begun.
-        num_pieces: the number of tokens seen of the word that began last; 0 before the first word.
+        closing: the tokens that close the open brackets, outermost first.
+        place: the number of tokens that belong to words.
         num_opened: the number of brackets that opened since the last word or closing bracket.
-        is_over: True after </s>, or after a token that is not allowed.
     """
 
-    innermost: tuple[int, tuple | None] | None = None
-    depth: int = 0
-    num_words: int = 0
-    num_pieces: int = 0
+    closing: tuple[int, ...] = ()
+    place: int = 0
     num_opened: int = 0
-    is_over: bool = False
 
 
 class WellFormed:
@@ -56,16 +49,14 @@ class WellFormed:
         end_id: int,
         limits: Sequence[int],
     ):
-        self._words = words
+        # For each sentence, the tokens of its leaves, and the places where a leaf begins or the sentence ends.
+        self._tokens = [list(chain.from_iterable(sentence_words)) for sentence_words in words]
+        self._boundaries = [set(accumulate(map(len, sentence_words), initial=0)) for sentence_words in words]
         self._end_id = end_id
         self._limits = limits
-        # For each word, the number of tokens from its beginning to the end of the sentence.
-        self._pieces_from = [
-            list(accumulate(map(len, reversed(sentence_words)), initial=0))[::-1] for sentence_words in words
-        ]
         id_of = {bracket: token_id for token_id, bracket in brackets.items()}
         # The closing bracket of each opening bracket.
-        self._closing = {id_of[bracket]: id_of[f"){bracket[1:]}"] for bracket in sorted(id_of) if bracket[0] == "("}
+        self._closing = {id_of[bracket]: id_of[f"){bracket[1:]}"] for bracket in id_of if bracket[0] == "("}
         # The states after the prefixes of this step and of the previous step. The states of all steps would take memory
         # that grows with the square of the length.
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
@@ -82,23 +73,21 @@ class WellFormed:
         if len(ids) > self._length:
             self._length = len(ids)
             self._states = {key: state for key, state in self._states.items() if len(key[1]) == len(ids) - 1}
-        state = self._state_after(row, ids)
-        if state.is_over:
-            return [self._end_id]
-        words = self._words[row]
-        if state.num_words and state.num_pieces < len(words[state.num_words - 1]):
-            return [words[state.num_words - 1][state.num_pieces]]
-        if state.num_words == len(words):
-            return [self._end_id if state.innermost is None else state.innermost[0]]
+        closing, place, num_opened = self._state_after(row, ids)
+        tokens = self._tokens[row]
+        if place not in self._boundaries[row]:
+            return [tokens[place]]
+        if place == len(tokens):
+            return [closing[-1] if closing else self._end_id]
         allowed = []
-        if state.innermost is not None:
-            allowed.append(words[state.num_words][0])
-            if state.depth > 1 and not state.num_opened:
-                allowed.append(state.innermost[0])
+        if closing:
+            allowed.append(tokens[place])
+            if len(closing) > 1 and not num_opened:
+                allowed.append(closing[-1])
         # The remaining words, the closing brackets and </s> are still to come. A new bracket takes two more tokens.
-        needed = self._pieces_from[row][state.num_words] + state.depth + 1
+        needed = len(tokens) - place + len(closing) + 1
         has_room = len(ids) - 1 + needed + 2 <= self._limits[row]
-        if state.innermost is None or (has_room and state.num_opened < MOST_OPENED):
+        if not closing or (has_room and num_opened < MOST_OPENED):
             allowed += self._closing
         return allowed
 
@@ -111,16 +100,11 @@ class WellFormed:
         return self._states[row, ids]
 
     def _advance(self, row: int, state: _State, token_id: int) -> _State:
-        words = self._words[row]
-        num_pieces = len(words[state.num_words - 1]) if state.num_words else 0
-        if state.num_pieces < num_pieces:
-            return state._replace(num_pieces=state.num_pieces + 1)
+        closing, place, num_opened = state
         if token_id in self._closing:
-            innermost = (self._closing[token_id], state.innermost)
-            return state._replace(innermost=innermost, depth=state.depth + 1, num_opened=state.num_opened + 1)
-        if state.innermost is not None and token_id == state.innermost[0]:
-            return state._replace(innermost=state.innermost[1], depth=state.depth - 1, num_opened=0)
-        if state.num_words < len(words) and token_id == words[state.num_words][0]:
-            return state._replace(num_words=state.num_words + 1, num_pieces=1, num_opened=0)
-        # The token is </s>, or it is a forbidden token in a beam of probability 0.
-        return state._replace(is_over=True)
+            return _State((*closing, self._closing[token_id]), place, num_opened + 1)
+        if closing and token_id == closing[-1]:
+            return _State(closing[:-1], place)
+        if place < len(self._tokens[row]) and token_id == self._tokens[row][place]:
+            return _State(closing, place + 1)
+        return state  # The token is </s>, or it is a forbidden token in a beam of probability 0.
