@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaswani_transformer.data.corpus import describe_source, open_parallel, survey
+from vaswani_transformer.data.corpus import describe_source, open_parallel
 from vaswani_transformer.data.lines import read_lines
 
 # A reader of tables may mistake these texts for numbers, dates, missing values or line ends.
@@ -219,7 +219,6 @@ def test_the_description_of_a_source_depends_on_contents_and_not_on_folders(tmp_
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
     assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
-    assert survey(files, ("en", "de"), split="train") == (described, 1)
     copy = write(tmp_path / "copy" / "train.de", "text de\n")
     assert describe_source([copy], split="train") == described[1:]
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]

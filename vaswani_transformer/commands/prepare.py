@@ -170,18 +170,12 @@ def _open_text(
     source = partial(Source, languages=languages, columns=columns, cache=cache)
     train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
     dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))
-    described_dev = dev.describe()  # This reports a missing file before the long work.
-    # `survey` also counts the pairs. Only learning a vocabulary needs their number, because it takes a sample of them.
-    surveys = [(text.describe(), None) if args.keep_vocabulary else text.survey() for text in train]
-    corpora = [
-        Corpus(text.read, weight, num_pairs)
-        for text, weight, (_, num_pairs) in zip_longest(train, args.weights or (), surveys, fillvalue=1)
-    ]
     inputs = {
-        "train": [description for description, _ in surveys],
-        "dev": described_dev,
+        "train": [text.describe() for text in train],
+        "dev": dev.describe(),
         "columns": columns,
     }
+    corpora = [Corpus(text.read, weight) for text, weight in zip_longest(train, args.weights or (), fillvalue=1)]
     return corpora, dev.read, inputs
 
 

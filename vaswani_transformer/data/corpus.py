@@ -4,9 +4,7 @@ Parallel text is an iterator of `(source, target)` pairs. So the 36M pairs of En
 memory than ten pairs. An error in a line is raised when this line is reached.
 """
 
-import contextlib
 import csv
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from ..files import digest_file
-from .lines import Digest, read_lines
+from .lines import read_lines
 
 Pair = tuple[str, str]
 Columns = tuple[str, str]  # The names of the columns of source and target.
@@ -31,13 +29,8 @@ PAIR_ENDINGS = {".csv", ".tsv", ".jsonl", ".json", ".parquet"}  # Files with the
 ROWS_PER_BATCH = 1_000  # Reading parquet files and Hub datasets row by row takes 4 to 15 times as long.
 
 
-def read_parallel_files(
-    source_path: Path, target_path: Path, digests: Sequence[Digest | None] = (None, None)
-) -> Iterator[Pair]:
+def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
     """Read pairs from two text files: line i of one is the translation of line i of the other.
-
-    Args:
-        digests: for each file, a digest that is updated with the bytes of the file (see `read_lines`), or None.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -48,8 +41,8 @@ def read_parallel_files(
         raise ValueError(
             f"source and target are both {source_path}, which can be read only once: write one of them to a file."
         )
-    sides = map(read_lines, (source_path, target_path), digests)
-    for number, (source, target) in enumerate(zip_longest(*sides), start=1):
+    sides = zip_longest(read_lines(source_path), read_lines(target_path))
+    for number, (source, target) in enumerate(sides, start=1):
         if source is None or target is None:
             longer, shorter = (target_path, source_path) if source is None else (source_path, target_path)
             raise ValueError(
@@ -142,18 +135,11 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
 
 
 def _read_parquet(path: Path) -> Iterator[dict]:
-    with _blaming_parquet(path):
+    try:
         file = pyarrow.parquet.ParquetFile(path)
         _check_names(file.schema_arrow.names)
         for batch in file.iter_batches(ROWS_PER_BATCH):
             yield from batch.to_pylist()
-
-
-@contextlib.contextmanager
-def _blaming_parquet(path: Path) -> Iterator[None]:
-    """Turn an error of the block, which reads the parquet file `path`, into a ValueError that names `path`."""
-    try:
-        yield
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as parquet: {error}") from error
 
@@ -180,12 +166,7 @@ def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
 
 
 def open_parallel(
-    spec: Sequence[str | Path],
-    columns: Columns,
-    *,
-    split: str = "train",
-    cache: Path | None = None,
-    digests: Sequence[Digest | None] = (None, None),
+    spec: Sequence[str | Path], columns: Columns, *, split: str = "train", cache: Path | None = None
 ) -> Iterator[Pair]:
     """Read pairs from parallel text in any of `ACCEPTED_FORMS`, which the README beside this file explains.
 
@@ -194,7 +175,6 @@ def open_parallel(
         columns: the names of source and target in records and headers.
         split: the part to read of a Hub dataset, or of a folder with files such as `train-00000-of-00003.parquet`.
         cache: a folder that keeps a Hub dataset for later readings. By default each reading downloads the dataset.
-        digests: see `read_parallel_files`. A parquet file does not update its digest.
 
     Raises:
         FileNotFoundError: if a folder has no file of `split`, or if a file is missing. A missing file may be noticed
@@ -207,13 +187,13 @@ def open_parallel(
     files = _find_files(spec, split)
     endings = {Path(file.name.removesuffix(".gz")).suffix for file in files}
     if len(spec) == 2 and len(files) == 2 and PAIR_ENDINGS.isdisjoint(endings):
-        return read_parallel_files(*files, digests)
+        return read_parallel_files(*files)
     if len(spec) != 1 or not endings <= PAIR_ENDINGS:
         raise ValueError(f"{' '.join(map(str, spec))!r} is no parallel text: expected {ACCEPTED_FORMS}.")
     if endings == {".parquet"}:
         return chain.from_iterable(_read_records(_read_parquet(file), columns, f"{file}, row") for file in files)
     parse = partial(_parse, ending=endings.pop(), columns=columns)
-    return _read_records(read_lines(files[0], digests[0]), columns, f"{files[0]}, line", parse)
+    return _read_records(read_lines(files[0]), columns, f"{files[0]}, line", parse)
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
@@ -228,43 +208,13 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
     """
     if _is_on_hub(spec):
         return [{"dataset": spec[0], "split": split}]
-    return [_describe(file, digest_file(file)) for file in _find_regular_files(spec, split)]
-
-
-def survey(spec: Sequence[str | Path], columns: Columns, *, split: str) -> tuple[list[dict], int | None]:
-    """Read the text once; return what `describe_source` returns, and the number of pairs.
-
-    The number of pairs of a Hub dataset is `None`, because the dataset is not read.
-
-    Raises:
-        FileNotFoundError, ValueError: see `describe_source` and `open_parallel`.
-    """
-    if _is_on_hub(spec):
-        return describe_source(spec, split=split), None
-    files = _find_regular_files(spec, split)
-    if files[0].suffix == ".parquet":
-        num_pairs = 0
-        for file in files:
-            with _blaming_parquet(file):
-                num_pairs += pyarrow.parquet.read_metadata(file).num_rows
-        return describe_source(spec, split=split), num_pairs
-    digests = [hashlib.sha256() for _ in files]
-    num_pairs = sum(1 for _ in open_parallel(spec, columns, split=split, digests=digests))
-    return [_describe(file, digest.hexdigest()) for file, digest in zip(files, digests, strict=True)], num_pairs
-
-
-def _describe(file: Path, digest: str) -> dict[str, str]:
-    return {"file": file.name, "sha256": digest}
-
-
-def _find_regular_files(spec: Sequence[str | Path], split: str) -> list[Path]:
     files = _find_files(spec, split)
     for file in files:
         if file.exists() and not file.is_file():
             raise ValueError(
                 f"{file} is no regular file, but its text is read several times: write it to a file first."
             )
-    return files
+    return [{"file": file.name, "sha256": digest_file(file)} for file in files]
 
 
 def _is_on_hub(spec: Sequence[str | Path]) -> bool:

@@ -2,42 +2,23 @@
 
 import codecs
 import gzip
-import io
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 # Longer lines are cut. Otherwise a line without end, such as a gigabyte of zeros in a small .gz, would fill the memory.
 MOST_LINE_BYTES = 2**20
 UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 COMPRESSED = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"  # gzip, bzip2, xz, zstd, zip
 
-Digest = Any  # A digest object of hashlib. Hashlib has no public type for these objects.
 
-
-class _DigestedFile(io.FileIO):
-    """A file that updates a digest with all bytes that are read from it."""
-
-    def __init__(self, path: Path, digest: Digest):
-        super().__init__(path)
-        self._digest = digest
-
-    def readinto(self, buffer: memoryview) -> int:
-        size = super().readinto(buffer)
-        self._digest.update(memoryview(buffer)[:size])
-        return size
-
-
-def read_lines(path: Path, digest: Digest | None = None) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a UTF-8 text file or pipe one by one. A file whose name ends in `.gz` is decompressed.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode of Python would also split at a lone "\\r", and `str.splitlines` at
     U+2028, U+0085 and other characters that occur inside sentences. A byte order mark at the start of the file is
     dropped. A line is cut after `MOST_LINE_BYTES`.
-
-    Args:
-        digest: a digest to update with all bytes of the file, before they are decompressed.
 
     Raises:
         FileNotFoundError: if the file does not exist. This error is raised by the call, before the first line is read.
@@ -45,12 +26,12 @@ def read_lines(path: Path, digest: Digest | None = None) -> Iterator[str]:
             reaches the faulty place.
     """
     Path(path).stat()
-    return _lines_of_file(Path(path), digest)
+    return _lines_of_file(Path(path))
 
 
-def _lines_of_file(path: Path, digest: Digest | None) -> Iterator[str]:
-    raw = io.FileIO(path) if digest is None else _DigestedFile(path, digest)
-    with io.BufferedReader(raw) as read, gzip.open(read) if path.suffix == ".gz" else read as file:
+def _lines_of_file(path: Path) -> Iterator[str]:
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with open_file(path, "rb") as file:
         try:
             yield from decode_lines(_bounded_lines(file), name=str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:

@@ -46,7 +46,6 @@ class Corpus:
 
     read: Callable[[], Iterable[Pair]]  # Each call reads the pairs from the start.
     weight: int = 1
-    num_pairs: int | None = None  # If it is `None`, `prepare` counts the pairs.
 
 
 def read_all(corpora: Sequence[Corpus]) -> Iterator[Pair]:
@@ -76,8 +75,8 @@ def prepare(
     the corpus, except with `drop_duplicates`: then it grows by 80 bytes per pair.
 
     Args:
-        corpora: the training set. It is read once to learn the vocabulary, and once to encode it. If a vocabulary is
-            learnt, a corpus without `num_pairs` is first read once more, to count its pairs.
+        corpora: the training set. If a vocabulary is learnt, it is read once to count its pairs, and once to learn from
+            them. It is read once more to encode it.
         read_dev: reads the development set.
         folder: a new or empty folder, or the result of an earlier call with the same arguments.
         vocab_size, subword_model: see `train_tokenizer`.
@@ -192,9 +191,7 @@ def _learn_vocabulary(
     corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from pairs that are spread evenly over the text, because parts of the text may differ."""
-    num_pairs = sum(
-        sum(1 for _ in corpus.read()) if corpus.num_pairs is None else corpus.num_pairs for corpus in corpora
-    )
+    num_pairs = sum(1 for _ in read_all(corpora))
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
     log(f"learning up to {vocab_size:,} vocabulary entries from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
     kept = keep(islice(read_all(corpora), 0, None, stride), Counter())

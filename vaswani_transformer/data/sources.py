@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .corpus import Pair, describe_source, open_parallel, survey
+from .corpus import Pair, describe_source, open_parallel
 from .phrasebook.pairs import generate_pairs
 
 PHRASEBOOK = "phrasebook"  # The name of the built-in corpus.
@@ -72,9 +72,3 @@ class Source:
         if self._is_phrasebook:
             return [{"dataset": PHRASEBOOK, "split": self.split, "num_pairs": self.num_pairs}]
         return describe_source(self.names, split=self.split)
-
-    def survey(self) -> tuple[list[dict], int | None]:
-        """Read the text once; return what `describe` returns, and the number of pairs (`None` if unknown)."""
-        if self._is_phrasebook:
-            return self.describe(), self.num_pairs
-        return survey(self.names, self._columns, split=self.split)

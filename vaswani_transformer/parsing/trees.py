@@ -156,8 +156,8 @@ def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent
 
     The opening constituents come outermost first, the closing ones innermost first.
     """
-    by_start: dict[int, list[Constituent]] = defaultdict(list)
-    by_end: dict[int, list[Constituent]] = defaultdict(list)
+    by_start = defaultdict(list)
+    by_end = defaultdict(list)
     for constituent in tree.constituents:
         by_start[constituent.start].append(constituent)
         by_end[constituent.end].append(constituent)
