@@ -80,7 +80,7 @@ class TokenColumn:
 
 
 @dataclass
-class TokenizedPairs(torch.utils.data.Dataset):
+class TokenizedPairs:
     """Sentence pairs as token ids. `pairs[rows]` is the batch of the pairs with these row numbers."""
 
     sources: TokenColumn
@@ -234,38 +234,29 @@ class UpdateStream(torch.utils.data.IterableDataset):
     """The endless stream of updates of one process.
 
     Args:
-        tokens_per_batch, seed, short_first: see `plan_updates`.
         epoch: the epoch to start in.
         updates_of_epoch: the number of updates to skip at the start of this epoch.
         num_processes: the number of processes that share an update.
         process_index: the process whose part is read.
         accumulation_steps: the number of micro-batches of each process in an update.
+        options: `tokens_per_batch`, `seed` and `short_first` of `plan_updates`.
     """
 
     def __init__(
         self,
         pairs: TokenizedPairs,
         *,
-        tokens_per_batch: int,
-        seed: int,
-        short_first: bool = False,
         epoch: int = 0,
         updates_of_epoch: int = 0,
         num_processes: int = 1,
         process_index: int = 0,
         accumulation_steps: int = 1,
+        **options: int,
     ):
         self.pairs = pairs
         self.epoch = epoch
         self.updates_of_epoch = updates_of_epoch
-        self.plan = partial(
-            plan_updates,
-            pairs.sources.lengths,
-            pairs.targets.lengths,
-            tokens_per_batch=tokens_per_batch,
-            seed=seed,
-            short_first=short_first,
-        )
+        self.plan = partial(plan_updates, pairs.sources.lengths, pairs.targets.lengths, **options)
         self.num_parts = num_processes * accumulation_steps
         first = process_index * accumulation_steps
         self.own_parts = slice(first, first + accumulation_steps)
@@ -284,19 +275,12 @@ class UpdateStream(torch.utils.data.IterableDataset):
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
-        own_rows = split_update(rows, sources, targets, num_parts=self.num_parts)[self.own_parts]
-        return Update(
-            micro_batches=[self._build_batch(part, stand_in=rows[:1]) for part in own_rows],
-            target_tokens=int(targets[rows].sum()),
-            is_last_of_epoch=is_last_of_epoch,
-        )
-
-    def _build_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
-        """Return the pairs `rows` as a batch. If `rows` is empty, return the pairs `stand_in` without labels.
-
-        A pair without labels changes neither loss nor gradient. So a process without pairs can take part in an update.
-        """
-        batch = self.pairs[rows if len(rows) else stand_in]
-        if not len(rows):
-            batch["labels"][:] = IGNORE_INDEX
-        return batch
+        micro_batches = []
+        for part in split_update(rows, sources, targets, num_parts=self.num_parts)[self.own_parts]:
+            # A process without pairs also takes part in the update. It gets a pair without labels, which changes
+            # neither loss nor gradient.
+            batch = self.pairs[part if len(part) else rows[:1]]
+            if not len(part):
+                batch["labels"][:] = IGNORE_INDEX
+            micro_batches.append(batch)
+        return Update(micro_batches, int(targets[rows].sum()), is_last_of_epoch)

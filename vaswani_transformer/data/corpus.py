@@ -120,7 +120,7 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     if not isinstance(texts, dict) or any(isinstance(value, list) for value in texts.values()):
         raise LookupError(f"expected one JSON object per line, with a pair of sentences, found {texts!r:.200}")
     source, target = map(texts.get, columns)
-    if empty := [name for name in columns if name in texts and texts[name] is None]:
+    if empty := [name for name in columns if texts.get(name, "") is None]:
         raise LookupError(f"the value of column {empty[0]!r} is null: remove the pair, or give it a text")
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
         expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
@@ -186,7 +186,7 @@ def open_parallel(
         return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")
     files = _find_files(spec, split)
     endings = {Path(file.name.removesuffix(".gz")).suffix for file in files}
-    if len(spec) == 2 and len(files) == 2 and PAIR_ENDINGS.isdisjoint(endings):
+    if len(spec) == 2 and PAIR_ENDINGS.isdisjoint(endings):
         return read_parallel_files(*files)
     if len(spec) != 1 or not endings <= PAIR_ENDINGS:
         raise ValueError(f"{' '.join(map(str, spec))!r} is no parallel text: expected {ACCEPTED_FORMS}.")

@@ -11,12 +11,12 @@ import json
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -37,11 +37,9 @@ FORMAT = 6  # The version of the format of the files in the folder.
 VOCABULARY_PAIRS = 500_000
 # The number of pairs that are in memory at a time. A word is encoded once per block, so larger blocks save time.
 PAIRS_PER_BLOCK = 25_000
-Keep = Callable[[Iterable[Pair], Counter[str]], Iterator[Pair]]  # `filter_pairs` with its settings.
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """Training text. Each pair is stored once, and `batching.TokenizedPairs` repeats it `weight` times in an epoch."""
 
     read: Callable[[], Iterable[Pair]]  # Each call reads the pairs from the start.
@@ -66,7 +64,7 @@ def prepare(
     tokenizer: PreTrainedTokenizerFast | None = None,
     source_language: str = "en",
     target_language: str = "de",
-    inputs: Mapping[str, object] | None = None,
+    inputs: dict | None = None,
     log: Callable[[str], object] = lambda message: None,
 ) -> dict:
     """Learn a vocabulary, and write the tokenised training set and development set into `folder`.
@@ -108,7 +106,7 @@ def prepare(
         "max_length_ratio": max_length_ratio,
         "drop_duplicates": drop_duplicates,
         "weights": [corpus.weight for corpus in corpora],
-        "inputs": dict(inputs or {}),
+        "inputs": inputs or {},
     }
     folder = folder.resolve()
     if folder.is_mount() or folder == Path.cwd():
@@ -124,7 +122,7 @@ def prepare(
     dev_pairs = list(read_dev())  # The small set is read first, so that its errors show before the long work.
     _warn_of_marks(dev_pairs, "dev")
 
-    def build_filter() -> Keep:
+    def build_filter() -> Callable:
         return partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
 
     if tokenizer is None:
@@ -188,7 +186,7 @@ def read_preparation(folder: Path) -> dict:
 
 
 def _learn_vocabulary(
-    corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
+    corpora: Sequence[Corpus], keep: Callable, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from pairs that are spread evenly over the text, because parts of the text may differ."""
     num_pairs = sum(1 for _ in read_all(corpora))
@@ -235,7 +233,7 @@ def _store(
     folder: Path,
     encode: Callable,
     max_length: int,
-    keep: Keep,
+    keep: Callable,
     texts: list[Pair] | None = None,
 ) -> dict[str, int]:
     """Write the token ids of a set to `folder`.
@@ -243,7 +241,7 @@ def _store(
     Args:
         encode: sentences -> token ids.
         max_length: the most tokens of a side. Longer pairs are dropped.
-        keep: a function that yields the pairs to write.
+        keep: `filter_pairs` with its settings.
         texts: a list to which the written pairs are appended, as text.
 
     Returns:

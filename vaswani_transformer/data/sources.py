@@ -57,15 +57,12 @@ class Source:
     def _is_phrasebook(self) -> bool:
         return self.names == [PHRASEBOOK]
 
-    @property
-    def _columns(self) -> tuple[str, str]:
-        return tuple(column or language for column, language in zip(self.columns, self.languages, strict=True))
-
     def read(self) -> Iterable[Pair]:
         """Read the pairs from the start."""
         if self._is_phrasebook:
             return generate_pairs(split={"validation": "dev"}.get(self.split, self.split), num_pairs=self.num_pairs)
-        return open_parallel(self.names, self._columns, split=self.split, cache=self.cache)
+        columns = tuple(column or language for column, language in zip(self.columns, self.languages, strict=True))
+        return open_parallel(self.names, columns, split=self.split, cache=self.cache)
 
     def describe(self) -> list[dict]:
         """Return JSON values that identify the text, for a fingerprint."""
