@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.cache_utils import EncoderDecoderCache
 
 from ..model.layers_vaswani import CACHE
-from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
+from ..model.modeling_vaswani import VaswaniDecoder, VaswaniForConditionalGeneration
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -40,20 +40,8 @@ SOURCE = 5
 TARGET = 3
 
 
-class EncoderGraph(nn.Module):
-    """The graph of `encoder_model.onnx`."""
-
-    def __init__(self, encoder: VaswaniEncoder):
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the encoding (B, S, D) of `input_ids` (B, S) with `attention_mask` (B, S)."""
-        return self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
-
-
 class DecoderGraph(nn.Module):
-    """The graph of `decoder_model.onnx`, for the first step."""
+    """The graph of `decoder_model.onnx`, or with `past_key_values` the graph of `decoder_with_past_model.onnx`."""
 
     def __init__(self, decoder: VaswaniDecoder, lm_head: nn.Linear):
         super().__init__()
@@ -61,59 +49,47 @@ class DecoderGraph(nn.Module):
         self.lm_head = lm_head
 
     def forward(
-        self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, encoder_hidden_states: torch.Tensor
+        self,
+        encoder_attention_mask: torch.Tensor,
+        input_ids: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        past_key_values: Tensors | None = None,
     ) -> Tensors:
-        """Return logits and cache after a prompt.
+        """Return logits and cache after a prompt, or with `past_key_values` after one more token.
 
         Args:
             encoder_attention_mask: (B, S).
-            input_ids: (B, T).
-            encoder_hidden_states: (B, S, D).
+            input_ids: (B, T); (B, 1) with `past_key_values`.
+            encoder_hidden_states: (B, S, D), for the first step.
+            past_key_values: for each layer, the keys and values of the decoder (B, H, P, K) and of the encoder
+                (B, H, S, K), for later steps.
 
         Returns:
-            logits (B, T, V), and for each layer the keys and values of the decoder (B, H, T, K) and of the encoder
-            (B, H, S, K).
+            logits (B, T, V), and for each layer the keys and values of the decoder (B, H, P + T, K). In the first step
+            also the keys and values of the encoder (B, H, S, K), which do not change later.
         """
+        is_first = past_key_values is None
+        cache = None
+        if not is_first:
+            cache = EncoderDecoderCache(
+                [past_key_values[start : start + 4] for start in range(0, len(past_key_values), 4)]
+            )
+            # Only the length of this tensor matters, because keys and values come from the cache.
+            encoder_hidden_states = past_key_values[2][:, 0]
         outputs = self.decoder(
             input_ids,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
+            past_key_values=cache,
             use_cache=True,
         )
         cache = outputs[CACHE]
-        layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
-        remembered = ((target.keys, target.values, source.keys, source.values) for target, source in layers)
-        return self.lm_head(outputs.last_hidden_state), *(tensor for layer in remembered for tensor in layer)
-
-
-class DecoderWithPastGraph(DecoderGraph):
-    """The graph of `decoder_with_past_model.onnx`, for each later step."""
-
-    def forward(
-        self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, past_key_values: Tensors
-    ) -> Tensors:
-        """Return logits and cache after one more token.
-
-        Args:
-            encoder_attention_mask: (B, S).
-            input_ids: (B, 1).
-            past_key_values: for each layer, the keys and values of the decoder (B, H, P, K) and of the encoder
-                (B, H, S, K).
-
-        Returns:
-            logits (B, 1, V), and for each layer the keys and values of the decoder (B, H, P + 1, K).
-        """
-        layers = [past_key_values[start : start + 4] for start in range(0, len(past_key_values), 4)]
-        outputs = self.decoder(
-            input_ids,
-            # Only the length of this tensor matters, because keys and values come from the cache.
-            encoder_hidden_states=past_key_values[2][:, 0],
-            encoder_attention_mask=encoder_attention_mask,
-            past_key_values=EncoderDecoderCache(layers),
-            use_cache=True,
-        )
-        layers = outputs[CACHE].self_attention_cache.layers
-        return self.lm_head(outputs.last_hidden_state), *(tensor for x in layers for tensor in (x.keys, x.values))
+        tensors = []
+        for target, source in zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True):
+            tensors += [target.keys, target.values]
+            if is_first:
+                tensors += [source.keys, source.values]
+        return self.lm_head(outputs.last_hidden_state), *tensors
 
 
 HOW_TO_USE = """\
@@ -127,8 +103,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     model = copy.deepcopy(model).cpu().float().eval()
     model.set_attn_implementation("eager")  # The code of "sdpa" branches on whether a length is 1.
     encoder = model.model.encoder
-    decoder = model.model.decoder
-    lm_head = model.lm_head
+    decoder = DecoderGraph(model.model.decoder, model.lm_head)
     # The names of the free dimensions of each kind of tensor. Free dimensions may have any size.
     sentences = {0: "batch", 1: "source"}
     remembered_source = {0: "batch", 2: "source"}
@@ -136,20 +111,22 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     input_ids = torch.zeros((BATCH, SOURCE), dtype=torch.long)
     mask = torch.ones_like(input_ids)
     states = encoder(input_ids, attention_mask=mask).last_hidden_state
-    first = DecoderGraph(decoder, lm_head)
-    remembered = first(mask, input_ids[:, :TARGET], states)[1:]
+    remembered = decoder(mask, input_ids[:, :TARGET], states)[1:]
     num_layers = model.config.decoder_layers
+    sides = [f"{layer}.{side}" for layer in range(num_layers) for side in ("decoder", "encoder")]
+    present = [f"present.{side}.{kind}" for side in sides for kind in ("key", "value")]
+    past = [name.replace("present", "past_key_values") for name in present]
 
     output.mkdir(parents=True, exist_ok=True)
     _export(
-        EncoderGraph(encoder),
+        encoder,
         {"input_ids": input_ids, "attention_mask": mask},
         {"input_ids": sentences, "attention_mask": sentences},
         output / "encoder_model.onnx",
         ["last_hidden_state"],
     )
     _export(
-        first,
+        decoder,
         {"encoder_attention_mask": mask, "input_ids": input_ids[:, :TARGET], "encoder_hidden_states": states},
         {
             "encoder_attention_mask": sentences,
@@ -157,10 +134,10 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
             "encoder_hidden_states": sentences,
         },
         output / "decoder_model.onnx",
-        ["logits", *_cache_names("present", num_layers, ("decoder", "encoder"))],
+        ["logits", *present],
     )
     _export(
-        DecoderWithPastGraph(decoder, lm_head),
+        decoder,
         {"encoder_attention_mask": mask, "input_ids": input_ids[:, :1], "past_key_values": remembered},
         {
             "encoder_attention_mask": sentences,
@@ -168,8 +145,8 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
             "past_key_values": (*[remembered_target] * 2, *[remembered_source] * 2) * num_layers,
         },
         output / "decoder_with_past_model.onnx",
-        ["logits", *_cache_names("present", num_layers, ("decoder",))],
-        ["encoder_attention_mask", "input_ids", *_cache_names("past_key_values", num_layers, ("decoder", "encoder"))],
+        ["logits", *(name for name in present if "decoder" in name)],
+        ["encoder_attention_mask", "input_ids", *past],
     )
     model.config.save_pretrained(output)
     model.generation_config.save_pretrained(output)
@@ -196,11 +173,6 @@ def _export(
             input_names=input_names,
             output_names=output_names,
             dynamic_shapes=shapes,
-            dynamo=True,
             external_data=False,
             verbose=False,
         )
-
-
-def _cache_names(prefix: str, num_layers: int, sides: tuple[str, ...]) -> list[str]:
-    return [f"{prefix}.{i}.{side}.{kind}" for i in range(num_layers) for side in sides for kind in ("key", "value")]
