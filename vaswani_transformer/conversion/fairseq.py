@@ -148,7 +148,7 @@ def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
             continue
         if "layer_norms" in parts[:-2]:
             place = parts.index("layer_norms")
-            parts[place : place + 2] = [OLD_NORMS.get((parts[0], parts[place + 1]), "layer_norms")]
+            parts[place : place + 2] = [OLD_NORMS[parts[0], parts[place + 1]]]
         if parts[-1] in ("in_proj_weight", "in_proj_bias"):
             kind = parts.pop().removeprefix("in_proj_")
             for letter, part in zip("qkv", weight.chunk(3), strict=True):

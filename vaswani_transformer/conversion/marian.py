@@ -30,7 +30,7 @@ HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
 # The first axis of their weights and biases runs over the features of the residual stream. In all other matrices, the
 # second axis does.
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")
-# These fields have the same name in both configs.
+# Both configs know these names.
 EQUAL_FIELDS = (
     "vocab_size",
     "d_model",
@@ -45,13 +45,18 @@ EQUAL_FIELDS = (
     "pad_token_id",
     "eos_token_id",
     "decoder_start_token_id",
+    # VaswaniConfig takes these names for num_heads and d_ff.
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
 )
-# Sizes that encoder and decoder share in a Vaswani model, with Marian's names for both stacks.
-STACK_FIELDS = {
-    "vocab_size": ("vocab_size", "decoder_vocab_size"),
-    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
-    "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
-}
+# Sizes that encoder and decoder share in a Vaswani model.
+STACK_FIELDS = (
+    ("vocab_size", "decoder_vocab_size"),
+    ("encoder_attention_heads", "decoder_attention_heads"),
+    ("encoder_ffn_dim", "decoder_ffn_dim"),
+)
 
 
 def import_model(name: str, output: Path) -> str:
@@ -172,7 +177,7 @@ def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
     Raises:
         ValueError: if a size differs between encoder and decoder.
     """
-    for fields in STACK_FIELDS.values():
+    for fields in STACK_FIELDS:
         encoder, decoder = (getattr(config, field) for field in fields)
         if encoder != decoder:
             raise ValueError(
@@ -180,8 +185,6 @@ def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
             )
     return VaswaniConfig(
         **{name: getattr(config, name) for name in EQUAL_FIELDS},
-        d_ff=config.encoder_ffn_dim,
-        num_heads=config.encoder_attention_heads,
         attention_bias=True,
         output_bias=True,
         position_layout="concatenated",
@@ -211,7 +214,6 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
         )
     return MarianConfig(
         **{name: getattr(config, name) for name in EQUAL_FIELDS},
-        **{theirs: getattr(config, ours) for ours in ("num_heads", "d_ff") for theirs in STACK_FIELDS[ours]},
         scale_embedding=True,
         share_encoder_decoder_embeddings=config.tie_word_embeddings,
         tie_word_embeddings=config.tie_word_embeddings,
