@@ -12,7 +12,7 @@ gives `nicht` its place:
 
 from dataclasses import dataclass, field
 
-from .words import AUXILIARIES, CASES, TABLES, Forms, Word
+from .words import AUXILIARIES, TABLES, Forms, Word
 
 _ENGLISH_ORDER = ("object", "predicate", "recipient", "goal", "adverbial", "time")
 # New information (einen Apfel, keinen Apfel) comes late. The complements that belong closest to the verb come last.
@@ -29,21 +29,9 @@ _GERMAN_ORDER = (
     "goal",
     "predicate",
 )
-
-
-def _endings(*rows: str) -> dict[str, Forms]:
-    """Return endings by case and gender. `rows` has a text for each case, with the endings of all genders."""
-    genders = ("m", "f", "n", "plural")
-    return {case: dict(zip(genders, row.split(), strict=True)) for case, row in zip(CASES, rows, strict=True)}
-
-
-_ARTICLES = _endings("der die das die", "den die das die", "dem der dem den", "des der des der")
-# The endings of "dieser", and of adjectives without a determiner.
-_STRONG = _endings("er e es e", "en e es e", "em er em en", "es er es er")
-# The endings of adjectives after "dieser".
-_WEAK = _endings("e e e en", "en e e en", "en en en en", "en en en en")
+_ARTICLES, _STRONG, _WEAK = map(vars, TABLES["endings"])  # gender -> case -> article or ending
 _EIN_WITHOUT_ENDING = (("nominative", "m"), ("nominative", "n"), ("accusative", "n"))
-_CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "zu dem": "zum", "zu der": "zur", "von dem": "vom"}
+_CONTRACTIONS = {word.apart: word.merged for word in TABLES["contractions"]}
 _SOUNDS = {"honest": "an", "university": "a"}  # Word -> its article, if its first letter suggests the other article.
 
 
@@ -155,7 +143,7 @@ def noun_phrase(
         word, ending = _decline(determiner, case, gender)
         if determiner.english == "a" and is_bare:
             word = ""
-            ending = _STRONG[case][gender]
+            ending = _STRONG[gender][case]
         german[case] = _join(word, adjective.german_stem + ending if adjective else "", form, genitive)
     return Phrase(english, english, "they" if is_plural else "he", german, determiner.news, noun)
 
@@ -163,10 +151,10 @@ def noun_phrase(
 def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
     """Return the German determiner, and the ending of an adjective after it."""
     stem = determiner.german_stem
-    strong = _STRONG[case][gender]
-    weak = _WEAK[case][gender]
+    strong = _STRONG[gender][case]
+    weak = _WEAK[gender][case]
     if determiner.declension == "article":
-        return _ARTICLES[case][gender], weak
+        return _ARTICLES[gender][case], weak
     has_no_ending = determiner.declension == "mixed" and (case, gender) in _EIN_WITHOUT_ENDING
     if has_no_ending or determiner.declension == "number":
         return stem, strong

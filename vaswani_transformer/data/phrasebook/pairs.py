@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from .drawing import Dice, draw_sentence
 
 _HELD_OUT_PERCENT = 5  # dev has this percentage of all sentences, and test has the same percentage.
-# The bounds on the length of an English sentence.
-_MIN_WORDS = 4
-_MAX_WORDS = 14
 _MAX_FAILED_DRAWS = 100_000  # After this number of failed draws in a row, no new sentence is expected any more.
 
 
@@ -42,7 +39,7 @@ def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tup
     while len(seen) < num_pairs and failed_draws < _MAX_FAILED_DRAWS:
         english, german = draw_sentence(dice)
         failed_draws += 1
-        if _MIN_WORDS <= len(english.split()) <= _MAX_WORDS and english not in seen and split_of(english) == split:
+        if 4 <= len(english.split()) <= 14 and english not in seen and split_of(english) == split:
             seen.add(english)
             failed_draws = 0
             yield english, german

@@ -4,9 +4,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-CASES = ("nominative", "accusative", "dative", "genitive")
-PERSONS = ("I", "you", "he", "we", "they")  # "you" is one person and familiar (du). "she" is inflected like "he".
-_FORMS = {"by case": CASES, "by person": PERSONS}
+# The persons: "you" is one person and familiar (du), and "she" is inflected like "he".
+_FORMS = {
+    "by case": ("nominative", "accusative", "dative", "genitive"),
+    "by person": ("I", "you", "he", "we", "they"),
+}
 
 Forms = dict[str, str]
 
