@@ -65,9 +65,6 @@ class TokenColumn:
         self._starts = offsets[:-1][rows]
         self.lengths = np.diff(offsets).astype(np.int32)[rows]  # No sentence is too long for int32.
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
     def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
         """Return the sentences `rows`, filled up with `value` on the right: (B, length of the longest sentence)."""
         # There is no loop over sentences, because a loop would take as long as an update on a GPU.
@@ -113,7 +110,7 @@ class TokenizedPairs:
         return cls(*columns, pad_token_id=pad_token_id)
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.sources.lengths)
 
     def __getitem__(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """Return the batch of the pairs `rows`: `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)."""

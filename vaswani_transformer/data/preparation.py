@@ -173,15 +173,7 @@ def read_preparation(folder: Path) -> dict:
     preparation = read_object(path)
     with blaming(path):
         # A missing entry raises a KeyError, which becomes the ValueError.
-        itemgetter(
-            "fingerprint",
-            "files",
-            "source_language",
-            "target_language",
-            "vocab_size",
-            "max_length",
-            "max_length_ratio",
-        )(preparation)
+        itemgetter("fingerprint", "files")(preparation)
     return preparation
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from . import grammar
 from .grammar import WHO, Clause, Phrase, say_english, say_german
-from .words import ADJECTIVES, ADJECTIVES_OF, DETERMINERS, MODALS, TABLES, VERBS, Word, nouns_in
+from .words import ADJECTIVES, ADJECTIVES_OF, DETERMINERS, TABLES, VERBS, Word, nouns_in
 
 _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no",) * 12 + ("who", "what", "why") * 4
 # Question words in English and German. In these questions the verb stands before the subject.
 _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}
+_CAN, _SHOULD, _WILL = TABLES["modals"]
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
 # Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my), and "quantity" is a
 # quantifier (two, some). "owner" is a noun in the genitive (the king's). "new" makes a phrase indefinite: a book,
@@ -103,7 +104,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
     if is_statement and not is_negative and "state" not in marks and tense in ("present", "past") and dice.chance(0.1):
         clause.add("adverb", dice.choose(TABLES["frequencies"]), "frequency")
     if tense in ("modal", "future"):
-        clause.modal = MODALS["will" if tense == "future" else dice.choose(("can", "should"))]
+        clause.modal = _WILL if tense == "future" else dice.choose((_CAN, _SHOULD))
     if "predicate" in marks:
         adjective = dice.choose([word for word in ADJECTIVES if kind != "who" or "human" in word.nouns.split()])
         clause.add("predicate", adjective)

@@ -170,4 +170,4 @@ def after_preposition(preposition: str, phrase: str) -> str:
 
 def _join(*words: str) -> str:
     """Return the words that are not empty, with a space between them."""
-    return " ".join(word for word in words if word)
+    return " ".join(filter(None, words))
