@@ -60,7 +60,6 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
         try:
             line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)
         except UnicodeDecodeError as error:
-            place = f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0"
             advice = f"Re-encode it, for example with `iconv -f CP1252 -t UTF-8 {name} > new`"
             if raw_line.startswith(UTF_16):
                 advice = f"It is UTF-16: `iconv -f UTF-16 -t UTF-8 {name} > new`"
@@ -68,7 +67,9 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
                 advice = (
                     "It is compressed, and only .gz files are decompressed: decompress it, or save it as plain text"
                 )
-            raise ValueError(f"{place}. {advice}.") from None
+            raise ValueError(
+                f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0. {advice}."
+            ) from None
         if number == 1:
             line = line.removeprefix("\ufeff")
         yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")

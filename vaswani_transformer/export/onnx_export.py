@@ -34,11 +34,6 @@ from ..model.modeling_vaswani import VaswaniDecoder, VaswaniForConditionalGenera
 
 Tensors = tuple[torch.Tensor, ...]
 
-# The sizes of the traced example. A size of 0 or 1, or one that equals another size, would become a constant.
-BATCH = 2
-SOURCE = 5
-TARGET = 3
-
 
 class DecoderGraph(nn.Module):
     """The graph of `decoder_model.onnx`, or with `past_key_values` the graph of `decoder_with_past_model.onnx`."""
@@ -108,10 +103,12 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     sentences = {0: "batch", 1: "source"}
     remembered_source = {0: "batch", 2: "source"}
     remembered_target = {0: "batch", 2: "past"}
-    input_ids = torch.zeros((BATCH, SOURCE), dtype=torch.long)
+    # The sizes of the traced example. A size of 0 or 1, or one that equals another size, would become a constant.
+    input_ids = torch.zeros((2, 5), dtype=torch.long)
+    prompt = input_ids[:, :3]
     mask = torch.ones_like(input_ids)
     states = encoder(input_ids, attention_mask=mask).last_hidden_state
-    remembered = decoder(mask, input_ids[:, :TARGET], states)[1:]
+    remembered = decoder(mask, prompt, states)[1:]
     num_layers = model.config.decoder_layers
     sides = [f"{layer}.{side}" for layer in range(num_layers) for side in ("decoder", "encoder")]
     present = [f"present.{side}.{kind}" for side in sides for kind in ("key", "value")]
@@ -127,7 +124,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     )
     _export(
         decoder,
-        {"encoder_attention_mask": mask, "input_ids": input_ids[:, :TARGET], "encoder_hidden_states": states},
+        {"encoder_attention_mask": mask, "input_ids": prompt, "encoder_hidden_states": states},
         {
             "encoder_attention_mask": sentences,
             "input_ids": {0: "batch", 1: "target"},

@@ -29,8 +29,7 @@ _GERMAN_ORDER = (
     "goal",
     "predicate",
 )
-_ARTICLES, _STRONG, _WEAK = map(vars, TABLES["endings"])  # gender -> case -> article or ending
-_EIN_WITHOUT_ENDING = (("nominative", "m"), ("nominative", "n"), ("accusative", "n"))
+_ENDINGS = {row.name: vars(row) for row in TABLES["endings"]}  # name -> gender -> case -> ending
 _CONTRACTIONS = {word.apart: word.merged for word in TABLES["contractions"]}
 _SOUNDS = {"honest": "an", "university": "a"}  # Word -> its article, if its first letter suggests the other article.
 
@@ -143,22 +142,17 @@ def noun_phrase(
         word, ending = _decline(determiner, case, gender)
         if determiner.english == "a" and is_bare:
             word = ""
-            ending = _STRONG[gender][case]
+            ending = _ENDINGS["strong"][gender][case]
         german[case] = _join(word, adjective.german_stem + ending if adjective else "", form, genitive)
     return Phrase(english, english, "they" if is_plural else "he", german, determiner.news, noun)
 
 
 def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
     """Return the German determiner, and the ending of an adjective after it."""
-    stem = determiner.german_stem
-    strong = _STRONG[gender][case]
-    weak = _WEAK[gender][case]
-    if determiner.declension == "article":
-        return _ARTICLES[gender][case], weak
-    has_no_ending = determiner.declension == "mixed" and (case, gender) in _EIN_WITHOUT_ENDING
-    if has_no_ending or determiner.declension == "number":
-        return stem, strong
-    return stem + strong, strong if determiner.declension == "many" else weak
+    ending = _ENDINGS[determiner.declension][gender][case]
+    # The ending of the adjective is strong if the determiner has none: ein alter Mann, but dieser alte Mann.
+    strength = "weak" if ending and determiner.declension != "many" else "strong"
+    return determiner.german_stem + ending, _ENDINGS[strength][gender][case]
 
 
 def after_preposition(preposition: str, phrase: str) -> str:

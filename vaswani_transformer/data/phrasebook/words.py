@@ -41,7 +41,8 @@ def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
     name, _, layout = title.partition(" ")
     text = "" if cell == "-" else cell
     if layout in _FORMS:
-        return name, dict(zip(_FORMS[layout], text.split(", "), strict=False))  # Pronouns have no genitive here.
+        forms = ["" if form == "-" else form for form in cell.split(", ")]
+        return name, dict(zip(_FORMS[layout], forms, strict=False))  # Pronouns have no genitive here.
     return name, text.split() if layout == "list" else text
 
 
