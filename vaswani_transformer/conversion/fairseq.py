@@ -17,7 +17,6 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .fairseq_dictionary import build_tokenizer, find_dictionary
 from .weight_names import fairseq_name
 
-LAYER_NORM_EPS = 1e-5  # The default of PyTorch, which fairseq does not change.
 BOS, PAD, EOS, _ = range(len(SPECIAL_TOKENS))
 TOKEN_IDS = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
 # Settings that make the network differ from the paper's. Settings that also change the names of weights are not listed,
@@ -29,8 +28,6 @@ UNLIKE = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
-# Checkpoints of older versions have entries whose names end like this. They are not weights.
-IGNORED = ("version", "_float_tensor")
 # The oldest versions number the norms of a layer: `layer_norms.0` and so on.
 OLD_NORMS = {
     ("encoder", "0"): "self_attn_layer_norm",
@@ -116,8 +113,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
         KeyError: see `build_config`.
     """
     weights = rename_old_weights(weights)
-    config = build_config(weights, settings)
-    model = VaswaniForConditionalGeneration(config).to(weights[SOURCE_EMBEDDING].dtype).eval()
+    model = VaswaniForConditionalGeneration(build_config(weights, settings)).to(weights[SOURCE_EMBEDDING].dtype).eval()
     names = {name: OUTER_NAMES.get(name, fairseq_name(name).removeprefix("model.")) for name in model.state_dict()}
     foreign = {name: weight for name, weight in weights.items() if name not in names.values()}
     try:
@@ -144,7 +140,7 @@ def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     renamed = {}
     for name, weight in weights.items():
         parts = name.split(".")
-        if parts[-1] in IGNORED:
+        if parts[-1] in ("version", "_float_tensor"):  # These entries of older versions are not weights.
             continue
         if "layer_norms" in parts[:-2]:
             place = parts.index("layer_norms")
@@ -195,7 +191,7 @@ def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniCon
         attention_bias=True,
         position_layout="fairseq",
         max_position_embeddings=settings.get("max_source_positions", 1024),
-        layer_norm_eps=LAYER_NORM_EPS,
+        layer_norm_eps=1e-5,  # the default of PyTorch, which fairseq does not change
         tie_word_embeddings=all(torch.equal(matrix, embeddings[0]) for matrix in embeddings),
         **TOKEN_IDS,
     )

@@ -66,8 +66,8 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     Args:
         words: the pieces, in the order of their ids.
     """
-    vocabulary = {word: token_id for token_id, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
+    ids = {word: token_id for token_id, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=SPECIAL_TOKENS["unk_token"]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.Sequence(
         [

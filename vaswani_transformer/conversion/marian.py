@@ -247,8 +247,8 @@ def marian_name(name: str) -> str:
 
 def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> dict:
     """Return the search options of `model` that differ from the defaults of transformers."""
-    options = model.generation_config.to_diff_dict()
-    return {name: value for name, value in options.items() if name not in HOUSEKEEPING}
+    options = model.generation_config.to_diff_dict().items()
+    return {name: value for name, value in options if name not in HOUSEKEEPING}
 
 
 @torch.no_grad()

@@ -117,9 +117,11 @@ class TokenizedPairs:
         rows = np.asarray(rows)
         input_ids = self.sources.pad(rows, value=self.pad_token_id)
         lengths = torch.from_numpy(self.sources.lengths[rows])
-        attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
-        labels = self.targets.pad(rows, value=IGNORE_INDEX)
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
+            "labels": self.targets.pad(rows, value=IGNORE_INDEX),
+        }
 
 
 def plan_updates(
@@ -148,8 +150,10 @@ def plan_updates(
     """
     longest = np.maximum(source_lengths, target_lengths)
     if longest.max(initial=0) > tokens_per_batch:
-        found = f"a pair has {longest.max()} tokens, more than tokens_per_batch={tokens_per_batch}"
-        raise ValueError(f"{found}. Raise tokens_per_batch, or prepare the data with a smaller max_length.")
+        raise ValueError(
+            f"a pair has {longest.max()} tokens, more than tokens_per_batch={tokens_per_batch}. Raise "
+            f"tokens_per_batch, or prepare the data with a smaller max_length."
+        )
     rng = np.random.default_rng([seed, epoch])
     order = np.arange(len(longest), dtype=np.int32)
     rng.shuffle(order)

@@ -11,8 +11,6 @@ from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConve
 
 from .tokenization import SPECIAL_TOKENS, wrap_tokenizer
 
-CODES = b"#version:"  # the first bytes of a file with BPE codes of subword-nmt
-
 
 class _Extractor(SentencePieceExtractor):
     """An extractor of pieces and merges that also works for byte-pair encodings."""
@@ -39,7 +37,7 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
         ImportError: if sentencepiece is missing.
     """
     content = path.read_bytes()
-    if content.startswith(CODES):
+    if content.startswith(b"#version:"):
         raise ValueError(
             f"{path} holds BPE codes of subword-nmt, which cannot be converted. Leave --keep_vocabulary out: then a "
             f"new byte-pair encoding is learned from plain text. To convert a model of fairseq, use vaswani convert."
@@ -60,8 +58,9 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
 def _split_names_in_text(tokenizer: Tokenizer) -> None:
     """Let `tokenizer` encode the name of a special token in a text, such as `</s>`, as several ordinary pieces."""
     tokenizer.encode_special_tokens = True
-    names = SPECIAL_TOKENS.values()
-    whole_names = [name for name in names if tokenizer.token_to_id(name) in tokenizer.encode(f"a {name}").ids]
+    whole_names = [
+        name for name in SPECIAL_TOKENS.values() if tokenizer.token_to_id(name) in tokenizer.encode(f"a {name}").ids
+    ]
     if whole_names:
         steps = [] if tokenizer.pre_tokenizer is None else [tokenizer.pre_tokenizer]
         # The pre-tokeniser cuts "</s>" into "</s" and ">", so that no piece can be the whole name.

@@ -141,8 +141,15 @@ def prepare(
         train = _store(corpora, new / "train", encode, max_length, build_filter())
         files = digest_files(new, new.rglob("*"))
         fingerprint = hashlib.sha256(json.dumps([settings, files], sort_keys=True).encode()).hexdigest()
-        results = {"vocab_size": len(tokenizer), "train": train, "dev": dev, "files": files}
-        write_json(new / PREPARATION_FILE, {"fingerprint": fingerprint, **settings, **results})
+        preparation = {
+            "fingerprint": fingerprint,
+            **settings,
+            "vocab_size": len(tokenizer),
+            "train": train,
+            "dev": dev,
+            "files": files,
+        }
+        write_json(new / PREPARATION_FILE, preparation)
         new.rename(folder)
     return read_preparation(folder)
 
@@ -204,8 +211,10 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
     encoder.no_padding()
     example = encoder.encode("a")
     if example.ids[-1] != end_id:
-        end = f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}"
-        raise ValueError(f"{end}, but encodes 'a' as {example.tokens}. Let `prepare` learn a vocabulary instead.")
+        raise ValueError(
+            f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}, but encodes 'a' as "
+            f"{example.tokens}. Let `prepare` learn a vocabulary instead."
+        )
 
     def encode(texts: Sequence[str], **options: bool) -> list[list[int]]:
         return [encoding.ids for encoding in encoder.encode_batch_fast(texts, **options)]

@@ -78,13 +78,12 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
     gold_brackets = _brackets(gold, places)
     predicted_brackets = _brackets(predicted, places)
     matched = (gold_brackets & predicted_brackets).total()
-    is_exact = matched == gold_brackets.total() == predicted_brackets.total()
     return BracketScore(
         matched=matched,
         gold=gold_brackets.total(),
         predicted=predicted_brackets.total(),
         sentences=1,
-        exact=int(is_exact),
+        exact=int(gold_brackets == predicted_brackets),
     )
 
 

@@ -57,8 +57,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
         place = min(place + is_word, len(leaves))
     for constituent in pending:
         constituent[2] = len(leaves)
-    spans = [Constituent(*constituent) for constituent in constituents]
-    return with_root(leaves, [constituent for constituent in spans if constituent.start < constituent.end])
+    return with_root(leaves, [Constituent(label, start, end) for label, start, end in constituents if start < end])
 
 
 def _close(pending: list[list], label: str, place: int, *, is_last: bool) -> None:

@@ -25,7 +25,6 @@ from .well_formed import WellFormed
 MOST_TOKENS = 1_000
 LENGTH_OFFSET = 300  # how many more tokens the output may have than the sentence (section 6.3)
 WORD_BEGIN = "Ġ"  # The tokenizer writes the space before a word like this.
-UNKNOWN_TAG = "XX"
 # Only ASCII white space separates words, because some words of treebanks hold a no-break space.
 WORD = re.compile(r"[^ \t\n\r\f\v]+")
 ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
@@ -101,7 +100,7 @@ class Parser:
         for batch in batches:
             if batch.ids[0]:  # `plan` puts all sentences without words into one batch. They have no tree.
                 for row, symbols in zip(batch.rows, self._search(batch), strict=True):
-                    leaves = [Leaf(UNKNOWN_TAG, word) for word in words[row]]
+                    leaves = [Leaf("XX", word) for word in words[row]]
                     trees[row] = rebuild(symbols, leaves)
                     self.num_repaired += symbols != linearise(trees[row])
             on_batch(len(batch.rows))
