@@ -128,7 +128,6 @@ def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
 
 def test_cuts_words_apart_is_false_if_the_normalizer_was_changed(tokenizer):
     backend = copy.deepcopy(tokenizer).backend_tokenizer
-    backend.enable_padding()
     assert cuts_words_apart(backend)
     backend.normalizer = normalizers.Replace(" ", "_")
     assert not cuts_words_apart(backend)

@@ -27,8 +27,8 @@ TOLERANCE = 1e-4  # The allowed relative difference of logits. The logits of ano
 OWN_OPTIONS = ("length_penalty_type", "max_length_offset")  # options that transformers does not have
 # Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
-# The first axis of their weights and biases runs over the features of the residual stream. In all other matrices, the
-# second axis does.
+# The ends of Marian's names of modules whose weights and biases have the features of the residual stream on their first
+# axis. In all other matrices, the second axis runs over these features.
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")
 # Both configs know these names.
 EQUAL_FIELDS = (
@@ -224,14 +224,14 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
 @torch.no_grad()
 def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> None:
     """Make `marian` compute as `model` does. A bias that `model` does not have becomes zero."""
-    our_weights = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
+    our_weights = {marian_name(name): weight for name, weight in model.state_dict().items()}
     order = torch.arange(model.config.d_model)  # The order of the features in the residual stream.
     if model.config.position_layout == "interleaved":
         order = torch.cat([order[::2], order[1::2]])  # First all sines, then all cosines.
     for name, weight in marian.state_dict().items():
         if name in our_weights:
-            our_name, our_weight = our_weights[name]
-            if our_name.split(".")[-2] in MODULES_THAT_WRITE:
+            our_weight = our_weights[name]
+            if name.rpartition(".")[0].endswith(MODULES_THAT_WRITE):
                 our_weight = our_weight[order]
             elif our_weight.dim() == 2:  # A bias of a module that reads has no axis for the features of the stream.
                 our_weight = our_weight[:, order]

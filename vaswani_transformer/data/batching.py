@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,9 +42,9 @@ def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while order:
-        count = max(1, limit // lengths[order[0]])
-        yield order[:count]
-        order = order[count:]
+        size = max(1, limit // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]
 
 
 class TokenColumn:
@@ -263,16 +263,15 @@ class UpdateStream(torch.utils.data.IterableDataset):
         self.own_parts = slice(first, first + accumulation_steps)
 
     def __iter__(self) -> Iterator[Update]:
-        epoch, done = self.epoch, self.updates_of_epoch
         # Planning an epoch of millions of pairs takes seconds. A thread plans the next epoch during the present one, so
         # that no GPU waits for the plan.
         with ThreadPoolExecutor(max_workers=1) as planner:
-            plan = self.plan(epoch=epoch)
-            while True:
-                next_plan = planner.submit(self.plan, epoch=epoch + 1)
-                for number in range(done, len(plan)):
-                    yield self._build_update(plan[number], is_last_of_epoch=number == len(plan) - 1)
-                plan, epoch, done = next_plan.result(), epoch + 1, 0
+            plan = self.plan(epoch=self.epoch)[self.updates_of_epoch :]
+            for epoch in count(self.epoch + 1):
+                next_plan = planner.submit(self.plan, epoch=epoch)
+                for rows in plan:
+                    yield self._build_update(rows, is_last_of_epoch=rows is plan[-1])
+                plan = next_plan.result()
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths

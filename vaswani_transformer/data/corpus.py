@@ -119,12 +119,13 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     if empty := [name for name in columns if texts.get(name, "") is None]:
         raise LookupError(f"the value of column {empty[0]!r} is null: remove the pair, or give it a text")
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
-        expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
+        advice = (
+            "Give the names of the existing columns by --source_column and --target_column. They hold for all corpora"
+        )
         if any(separator in name for name in texts for separator in ";\t"):
-            raise LookupError(f"{expected}. Separate the columns by commas.")
+            advice = "Separate the columns by commas"
         raise LookupError(
-            f"{expected}. Give the names of the existing columns by --source_column and "
-            f"--target_column. They hold for all corpora."
+            f"expected text in columns {columns[0]!r} and {columns[1]!r}, found {texts!r:.200}. {advice}."
         )
     f"{source}{target}".encode()  # This fails for half of a surrogate pair, which JSON can contain.
     return source, target

@@ -25,8 +25,8 @@ def read_lines(path: Path) -> Iterator[str]:
         ValueError: if a line is not UTF-8, or if a compressed file is damaged. This error is raised when reading
             reaches the faulty place.
     """
-    Path(path).stat()
-    return _lines_of_file(Path(path))
+    path.stat()
+    return _lines_of_file(path)
 
 
 def _lines_of_file(path: Path) -> Iterator[str]:

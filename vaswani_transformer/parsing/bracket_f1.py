@@ -11,8 +11,9 @@ sentence of punctuation alone does not count.
 """
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
+from typing import NamedTuple
 
 from .trees import TOP, Tree
 
@@ -20,8 +21,7 @@ PUNCTUATION_TAGS = frozenset({",", ":", "``", "''", "."})
 EQUAL_LABELS = {"PRT": "ADVP"}
 
 
-@dataclass(frozen=True)
-class BracketScore:
+class BracketScore(NamedTuple):
     """Counts over sentences. Two scores can be added."""
 
     matched: int = 0  # brackets that are in both trees; each bracket is matched once
@@ -31,7 +31,7 @@ class BracketScore:
     exact: int = 0  # sentences whose two trees have exactly the same brackets
 
     def __add__(self, other: "BracketScore") -> "BracketScore":
-        return BracketScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+        return BracketScore(*map(add, self, other))
 
     @property
     def recall(self) -> float:

@@ -57,7 +57,9 @@ def nouns_in(names: str) -> tuple[Word, ...]:
 
 
 TABLES = _read_tables()
-NOUNS, ADJECTIVES, VERBS = (TABLES[name] for name in ("nouns", "adjectives", "verbs"))
+NOUNS = TABLES["nouns"]
+ADJECTIVES = TABLES["adjectives"]
+VERBS = TABLES["verbs"]
 DETERMINERS = {word.english: word for word in TABLES["determiners"]}
 AUXILIARIES = {word.name: word.forms for word in TABLES["auxiliaries"]}
 ADJECTIVES_OF = {noun: [word for word in ADJECTIVES if noun in nouns_in(word.nouns)] for noun in NOUNS}
