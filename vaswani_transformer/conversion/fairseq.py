@@ -30,11 +30,8 @@ UNLIKE = (
 )
 # The oldest versions number the norms of a layer: `layer_norms.0` and so on.
 OLD_NORMS = {
-    ("encoder", "0"): "self_attn_layer_norm",
-    ("encoder", "1"): "final_layer_norm",
-    ("decoder", "0"): "self_attn_layer_norm",
-    ("decoder", "1"): "encoder_attn_layer_norm",
-    ("decoder", "2"): "final_layer_norm",
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
@@ -64,7 +61,7 @@ def import_model(name: str, output: Path) -> str:
         # Older versions call the settings `args`, newer ones `cfg.model`.
         settings = checkpoint.get("args") or checkpoint["cfg"]["model"]
         model = from_fairseq(checkpoint["model"], vars(settings) if isinstance(settings, Namespace) else settings)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{name} is no Transformer of fairseq: {type(error).__name__} {error}. Give a checkpoint of fairseq."
         ) from error
@@ -144,7 +141,7 @@ def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
             continue
         if "layer_norms" in parts[:-2]:
             place = parts.index("layer_norms")
-            parts[place : place + 2] = [OLD_NORMS[parts[0], parts[place + 1]]]
+            parts[place : place + 2] = [OLD_NORMS[parts[0]][int(parts[place + 1])]]
         if parts[-1] in ("in_proj_weight", "in_proj_bias"):
             kind = parts.pop().removeprefix("in_proj_")
             for letter, part in zip("qkv", weight.chunk(3), strict=True):

@@ -12,18 +12,13 @@ from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConve
 from .tokenization import SPECIAL_TOKENS, wrap_tokenizer
 
 
-class _Extractor(SentencePieceExtractor):
-    """An extractor of pieces and merges that also works for byte-pair encodings."""
-
-    def extract(self, scores: Sequence[tuple[str, float]]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-        vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
-        return vocabulary, generate_merges(vocabulary, scores)
-
-
 class _Converter(SpmConverter):
-    """The converter of transformers with `_Extractor`. Its original extractor fails for byte-pair encodings."""
+    """The converter of transformers. Its original extractor of pieces and merges fails for byte-pair encodings."""
 
-    SpmExtractor = _Extractor
+    class SpmExtractor(SentencePieceExtractor):
+        def extract(self, scores: Sequence[tuple[str, float]]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+            vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
+            return vocabulary, generate_merges(vocabulary, scores)
 
 
 def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:

@@ -115,8 +115,12 @@ def prepare(
             f"a new folder."
         )
     if folder.exists() and any(folder.iterdir()):
-        advice = "Give the earlier text and settings, name another folder, or remove this folder to start again."
-        claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
+        claim(
+            folder / PREPARATION_FILE,
+            settings,
+            advice="Give the earlier text and settings, name another folder, or remove this folder to start again.",
+            owned=["*"],
+        )
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
     dev_pairs = list(read_dev())  # The small set is read first, so that its errors show before the long work.

@@ -43,10 +43,11 @@ class Source:
     cache: Path | None = None
 
     def __post_init__(self) -> None:
-        if self._is_phrasebook and self.languages != ("en", "de"):
-            languages = " to ".join(self.languages)
-            raise ValueError(f"the phrasebook is from en to de, not from {languages}: leave the languages out.")
         source, target = self.languages
+        if self._is_phrasebook and self.languages != ("en", "de"):
+            raise ValueError(
+                f"the phrasebook is from en to de, not from {source} to {target}: leave the languages out."
+            )
         if find_languages(self.names) == (target, source):
             raise ValueError(
                 f"{' '.join(self.names)}: by their endings these files are from {target} to {source}, but the "

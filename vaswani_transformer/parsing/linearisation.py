@@ -43,7 +43,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
     - If there are more words than leaves, the last words are left out.
     - If there are fewer words than leaves, the last leaves go into the innermost constituent that is open at the end.
     """
-    constituents: list[list] = []  # [label, start, end], where the end is `None` while the constituent is open
+    constituents: list[list] = []  # [label, start, end], where the end is the last leaf until the constituent is closed
     pending: list[list] = []  # the open constituents, outermost first
     place = 0
     for symbol in symbols:
@@ -52,11 +52,9 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
             continue
         is_word = not symbol.startswith("(")
         if not is_word or not constituents:
-            pending.append([TOP if is_word else symbol[1:], place, None])
+            pending.append([TOP if is_word else symbol[1:], place, len(leaves)])
             constituents.append(pending[-1])
         place = min(place + is_word, len(leaves))
-    for constituent in pending:
-        constituent[2] = len(leaves)
     return with_root(leaves, [Constituent(label, start, end) for label, start, end in constituents if start < end])
 
 

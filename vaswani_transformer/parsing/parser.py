@@ -108,15 +108,15 @@ class Parser:
 
     def _search(self, batch: Batch) -> list[list[str]]:
         """Return the symbols that the search finds for each sentence of `batch`."""
-        options = {}
+        allowed = None
         if self.is_constrained:
-            options["prefix_allowed_tokens_fn"] = WellFormed(
+            allowed = WellFormed(
                 [self._words_of(ids) for ids in batch.ids],
                 brackets=self._brackets,
                 end_id=self.tokenizer.eos_token_id,
                 limits=[len(ids) + self.length_offset for ids in batch.ids],
             )
-        found = self._translator.search(batch.ids, num_return_sequences=1, **options)
+        found = self._translator.search(batch.ids, num_return_sequences=1, prefix_allowed_tokens_fn=allowed)
         return [self._to_symbols(ids) for ids in found.sequences.tolist()]
 
     def _words_of(self, ids: list[int]) -> list[list[int]]:
