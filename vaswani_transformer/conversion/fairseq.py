@@ -107,7 +107,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
 
     Raises:
         ValueError: if a Vaswani model cannot represent the fairseq model, or if a weight of a layer is missing.
-        KeyError: see `build_config`.
+        LookupError: see `rename_old_weights` and `build_config`.
     """
     weights = rename_old_weights(weights)
     model = VaswaniForConditionalGeneration(build_config(weights, settings)).to(weights[SOURCE_EMBEDDING].dtype).eval()
@@ -133,7 +133,11 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
 
 
 def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights under the names of the newest version of fairseq, where Q, K and V have separate matrices."""
+    """Return the weights under the names of the newest version of fairseq, where Q, K and V have separate matrices.
+
+    Raises:
+        LookupError: if the paper's layers have no norm of a given number.
+    """
     renamed = {}
     for name, weight in weights.items():
         parts = name.split(".")

@@ -2,8 +2,8 @@
 
 The corpus needs no download, and a small model can learn all of it. So it is used in demonstrations and tests. A few
 hundred words show how the two languages differ: gender, case and adjective endings, verb order and separable verbs,
-negation, questions and subordinate clauses. `lexicon.txt` holds the words and endings, `drawing` chooses the content of a
-sentence, and `grammar` writes it in each language.
+negation, questions and subordinate clauses. `lexicon.txt` holds the words and endings, `drawing` chooses the content of
+a sentence, and `grammar` writes it in each language.
 """
 
 import hashlib
