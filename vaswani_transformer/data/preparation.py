@@ -73,8 +73,8 @@ def prepare(
     the corpus, except with `drop_duplicates`: then it grows by 80 bytes per pair.
 
     Args:
-        corpora: the training set. If a vocabulary is learnt, it is read once to count its pairs, and once to learn from
-            them. It is read once more to encode it.
+        corpora: the training set. If a vocabulary is learnt, it is read once for this. It is read once more to encode
+            it.
         read_dev: reads the development set.
         folder: a new or empty folder, or the result of an earlier call with the same arguments.
         vocab_size, subword_model: see `train_tokenizer`.
@@ -192,10 +192,16 @@ def _learn_vocabulary(
     corpora: Sequence[Corpus], keep: Callable, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from pairs that are spread evenly over the text, because parts of the text may differ."""
-    num_pairs = sum(1 for _ in read_all(corpora))
-    stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
-    log(f"learning up to {vocab_size:,} vocabulary entries from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
-    kept = keep(islice(read_all(corpora), 0, None, stride), Counter())
+    sample = []
+    stride = 1
+    for number, pair in enumerate(read_all(corpora)):
+        if number % stride == 0:
+            sample.append(pair)
+        if len(sample) > VOCABULARY_PAIRS:
+            sample = sample[::2]
+            stride *= 2
+    log(f"learning up to {vocab_size:,} vocabulary entries from {len(sample):,} pairs")
+    kept = keep(sample, Counter())
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 
 
