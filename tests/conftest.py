@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from shortcuts import vaswani
 from tiny_training import PAIRS
 from transformers import PreTrainedTokenizerFast
 
@@ -64,14 +65,35 @@ TINY_SIZES = {
 
 
 @pytest.fixture
+def output_of(capsys):
+    """Return a function that runs a command, checks that it succeeds, and returns what it prints."""
+
+    def run(*command):
+        assert vaswani(*command) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def error_of(capsys):
+    """Return a function that runs a command, checks that it fails, and returns what it writes to standard error."""
+
+    def run(*command):
+        assert vaswani(*command) == 1
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
 def tiny_config():
     return VaswaniConfig(**TINY_SIZES)
 
 
 @pytest.fixture
-def tiny_model(tiny_config):
-    torch.manual_seed(0)
-    return VaswaniForConditionalGeneration(tiny_config).eval()
+def tiny_model(build_tiny_model):
+    return build_tiny_model()
 
 
 @pytest.fixture(scope="session")

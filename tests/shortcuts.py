@@ -1,6 +1,7 @@
 """Shortcuts of many tests: name cases, run a command, read and write small files, and make a dangerous pickle."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -13,9 +14,14 @@ def each_case(names, cases):
     return pytest.mark.parametrize(names, cases.values(), ids=cases)
 
 
-def vaswani(*arguments):
-    """Run a command, and return its exit status. Arguments may be paths and numbers, too."""
-    return cli.main([str(argument) for argument in arguments])
+def vaswani(command, *arguments):
+    """Run a command, and return its exit status.
+
+    Args:
+        command: the command as typed in a shell, without the word "vaswani".
+        arguments: further arguments, each of them whole, such as a sentence or a path with spaces.
+    """
+    return cli.main([*shlex.split(command), *map(str, arguments)])
 
 
 def write_lines(path, lines):
