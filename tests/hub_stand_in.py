@@ -25,8 +25,6 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
-        # SHA-256 -> content of an uploaded large file. A later commit gives the file its path.
-        self.large: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
 
     @property
@@ -60,21 +58,14 @@ class _Handler(BaseHTTPRequestHandler):
             case ["api", "validate-yaml"]:
                 self._answer({"errors": [], "warnings": []})
             case ["api", "models", _, _, "preupload", _]:
-                self._answer({"files": [_upload_mode(file["path"]) for file in json.loads(body)["files"]]})
-            case [_, name, "info", "lfs", "objects", "batch"] if name.endswith(".git"):
-                objects = json.loads(body)["objects"]
-                for item in objects:
-                    item["actions"] = {"upload": {"href": f"{self.server.url}/large/{item['oid']}"}}
-                self._answer({"transfer": "basic", "objects": objects})
+                # The content of a "regular" file is part of the commit.
+                paths = [file["path"] for file in json.loads(body)["files"]]
+                mode = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                self._answer({"files": [{"path": path, **mode} for path in paths]})
             case ["api", "models", owner, name, "commit", "main"]:
                 self._commit(f"{owner}/{name}", body)
             case _:
                 self._refuse()
-
-    def do_PUT(self) -> None:
-        body, [_, oid] = self._read()
-        self.server.large[oid] = body
-        self._answer({})
 
     def do_GET(self) -> None:
         _, path = self._read()
@@ -120,8 +111,6 @@ class _Handler(BaseHTTPRequestHandler):
             match json.loads(line):
                 case {"key": "file", "value": {"path": path, "content": content, "encoding": "base64"}}:
                     repository[path] = base64.b64decode(content)
-                case {"key": "lfsFile", "value": {"path": path, "oid": oid}}:
-                    repository[path] = self.server.large[oid]
         address = f"{self.server.url}/{name}/commit/{COMMIT}"
         self._answer({"commitUrl": address, "commitOid": COMMIT, "pullRequestUrl": None})
 
@@ -139,8 +128,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-
-def _upload_mode(path: str) -> dict:
-    mode = "lfs" if path.endswith(".safetensors") else "regular"
-    return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None}

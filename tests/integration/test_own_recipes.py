@@ -22,17 +22,18 @@ def data(tmp_path_factory):
     for side, name in enumerate(("en", "de")):
         write_lines(folder / f"train.{name}", [pair[side] for pair in PAIRS])
         write_lines(folder / f"dev.{name}", [pair[side] for pair in PAIRS[:9]])
-    text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev"), "--set", "model.dropout=0.2"]
-    assert vaswani("prepare", "--recipe", folder / "mine.json", *text, "--output", folder / "data") == 0
+    assert prepare(folder / "mine.json", folder, folder / "data", "model.dropout=0.2") == 0
     return folder / "data"
 
 
-def names(folder, stem):
-    return [folder / f"{stem}.{language}" for language in ("en", "de")]
+def prepare(recipe, texts, output, change):
+    """Prepare the files train.en, train.de, dev.en and dev.de of the folder `texts`."""
+    files = f"--train {texts}/train.en {texts}/train.de --dev {texts}/dev.en {texts}/dev.de"
+    return vaswani(f"prepare --recipe {recipe} {files} --set {change} --output {output}")
 
 
-def train_to(run, data, num_updates, *options):
-    return vaswani("train", "--data", data, "--output", run, "--num_updates", num_updates, *options)
+def train_to(run, data, num_updates, options=""):
+    return vaswani(f"train --data {data} --output {run} --num_updates {num_updates} {options}")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,7 @@ def assert_ends_alike(one, other):
 
 def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    options = ["--set", "tokens_per_batch=99", "--set", "num_averaged_checkpoints=1"]
-    assert train_to(tmp_path / "run", data, 3, *options) == 0
+    assert train_to(tmp_path / "run", data, 3, "--set tokens_per_batch=99 --set num_averaged_checkpoints=1") == 0
     written = read_json(tmp_path / "run" / "recipe.json")["recipe"]
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
@@ -114,18 +114,18 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
 
 
 def test_a_run_that_its_patience_ended_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
-    changes = ["--set", "lr_scale=0", "--set"]
+    changes = "--set lr_scale=0 --set patience"
     # The evaluation at the end of this short run must not count for the patience of the runs below.
-    assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
+    assert train_to(tmp_path / "run", data, 3, f"{changes}=2") == 0
     for num_updates in (30, 40):
-        assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
+        assert train_to(tmp_path / "run", data, num_updates, f"{changes}=2") == 0
         error = capsys.readouterr().err
         assert f"ended after update 6 of {num_updates}: evaluations in a row without a better development" in error
         assert "loss: 2. To continue, give a larger patience: --set patience=4" in error
         assert "WARNING: a uniform guess would have perplexity" in error  # a learning rate of 0 teaches nothing
-    assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
-    assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
-    assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10
+    for name in ("run", "whole"):
+        assert train_to(tmp_path / name, data, 30, f"{changes}=4") == 0
+        assert read_log(tmp_path / name)[-1]["update"] == 10
 
 
 def test_a_run_continues_with_changed_code_of_the_layers_after_a_warning(data, whole, tmp_path, capsys, monkeypatch):
@@ -137,12 +137,13 @@ def test_a_run_continues_with_changed_code_of_the_layers_after_a_warning(data, w
     assert "WARNING: the model was saved with other code than the installed code" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("lost", ["checkpoints", "recipe.json"])
-def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, whole, tmp_path, capsys, lost):
-    run = shutil.copytree(whole, tmp_path / "run")
-    shutil.rmtree(run / lost) if lost == "checkpoints" else (run / lost).unlink()
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [("checkpoints", "holds a final model but no checkpoint"), ("recipe.json", "no recipe.json beside it")],
+)
+def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, whole, tmp_path, capsys, lost, message):
+    run = shutil.copytree(whole, tmp_path / "run", ignore=shutil.ignore_patterns(lost))
     assert train_to(run, data, 17) == 1
-    message = "holds a final model but no checkpoint" if lost == "checkpoints" else "no recipe.json beside it"
     assert message in capsys.readouterr().err
     assert_close(weights(run / "model"), weights(whole / "model"))
 
@@ -152,7 +153,8 @@ def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, c
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(TINY.to_dict()))
-    assert train_to(tmp_path, data, 2, "--recipe", path if name == "recipe.json" else "phrasebook") == 1
+    recipe = path if name == "recipe.json" else "phrasebook"
+    assert train_to(tmp_path, data, 2, f"--recipe {recipe}") == 1
     assert capsys.readouterr().err.startswith(f"vaswani train: {tmp_path}")
     assert path.read_text() == json.dumps(TINY.to_dict())
 
@@ -167,8 +169,8 @@ def trained(whole, tmp_path):
 
 def test_a_run_starts_from_trained_weights_and_continues_after_the_weights_are_removed(data, trained, tmp_path, capsys):
     run = tmp_path / "run"
-    options = ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
-    assert train_to(run, data, 2, *options) == 0
+    changes = "--set model.dropout=0.0 --set lr_scale=0"
+    assert train_to(run, data, 2, f"--init_from {trained} {changes}") == 0
     start = weights(trained / "model")
     search = read_json(run / "model" / "generation_config.json")
     assert search["alignment_heads"] == [[0, 1]]
@@ -176,12 +178,12 @@ def test_a_run_starts_from_trained_weights_and_continues_after_the_weights_are_r
     fingerprint = read_json(run / "recipe.json")["init_fingerprint"]
     assert f", init_from {trained}, init_fingerprint {fingerprint}, " in capsys.readouterr().err
     shutil.rmtree(trained)
-    assert train_to(run, data, 4, *options) == 0
+    assert train_to(run, data, 4, f"--init_from {trained} {changes}") == 0
     assert "init_fingerprint None" in capsys.readouterr().err
     assert_close(weights(run / "model"), start)
     assert read_json(run / "model" / "generation_config.json") == search
     assert read_json(run / "recipe.json")["init_fingerprint"] == fingerprint
-    assert train_to(run, data, 4, "--recipe", data / "recipe.json", *options[2:]) == 1
+    assert train_to(run, data, 4, f"--recipe {data}/recipe.json {changes}") == 1
     error = capsys.readouterr().err
     assert 'begun with other settings: init_from was "' in error
     assert f", is not set. Give the same settings, or name another output folder, with --init_from {run} to" in error
@@ -189,34 +191,34 @@ def test_a_run_starts_from_trained_weights_and_continues_after_the_weights_are_r
 
 def test_a_run_continues_with_its_saved_settings_if_none_are_given(data, tmp_path, capsys):
     run = tmp_path / "run"
-    options = ["--recipe", "multi30k_tiny", "--seed", 3, "--divide_widths", 8]
-    changes = ["--set", "num_beams=2", "--set", "model.num_heads=2", "--set", "warmup_updates=5"]
-    assert train_to(run, data, 2, *options, *changes) == 0
+    changes = "--set num_beams=2 --set model.num_heads=2 --set warmup_updates=5"
+    options = f"--recipe multi30k_tiny --seed 3 --divide_widths 8 {changes}"
+    assert train_to(run, data, 2, options) == 0
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert first.startswith("recipe multi30k_tiny with changes: model.d_ff was 256, is 32, ")
     assert ", seed 3, " in second
     recorded = read_json(run / "recipe.json")
-    assert train_to(run, data, 3, "--set", "patience=4") == 0
+    assert train_to(run, data, 3, "--set patience=4") == 0
     assert capsys.readouterr().err.startswith(f"recipe {run / 'recipe.json'}: multi30k_tiny with changes: ")
     changed = {"num_updates": 3, "patience": 4}
     assert read_json(run / "recipe.json") == recorded | {"recipe": recorded["recipe"] | changed}
-    assert train_to(run, data, 3, *options, *changes, "--set", "patience=4") == 0
-    assert train_to(run, data, 3, "--set", "lr_scale=9") == 1
+    assert train_to(run, data, 3, f"{options} --set patience=4") == 0
+    assert train_to(run, data, 3, "--set lr_scale=9") == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert "recipe.lr_scale was 2.53, is 9. Give the same settings, or name another output folder, with --init" in error
 
 
 def test_a_run_with_divided_widths_continues_with_the_same_command(data, tmp_path):
-    command = tmp_path / "run", data, 2, "--divide_widths", 2
+    command = tmp_path / "run", data, 2, "--divide_widths 2"
     assert train_to(*command) == train_to(*command) == 0
 
 
 def test_training_records_the_settings_of_the_data_and_refuses_to_change_them(data, tmp_path, capsys):
     for change in ("vocab_size=300", "subword_model=bpe", "max_length=5", "max_length_ratio=1.1"):
-        assert train_to(tmp_path / "run", data, 2, "--set", change) == 1
+        assert train_to(tmp_path / "run", data, 2, f"--set {change}") == 1
         assert f"again, in another folder, with vaswani prepare --set {change}." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-    assert train_to(tmp_path / "run", data, 2, "--recipe", "iwslt14_de_en", "--divide_widths", 32) == 0
+    assert train_to(tmp_path / "run", data, 2, "--recipe iwslt14_de_en --divide_widths 32") == 0
     recipe = read_json(tmp_path / "run" / "recipe.json")["recipe"]
     prepared = read_json(data / "preparation.json")
     assert recipe["subword_model"] == "bpe"
@@ -230,28 +232,25 @@ def test_a_run_does_not_begin_inside_a_model_folder(data, whole, capsys):
 
 
 def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_path, capsys):
-    text = ["--train", *names(data.parent, "train"), "--dev", *names(data.parent, "dev")]
-    recipe = ["--recipe", data / "recipe.json", "--set", "vocab_size=290"]
-    assert vaswani("prepare", *recipe, *text, "--output", tmp_path / "data") == 0
-    for other, changes, message in (
-        (data, ["--set", "model.d_ff=20"], "has another architecture than the recipe: d_ff was 24, is 20."),
-        (tmp_path / "data", [], f"{trained} has another vocabulary than {tmp_path / 'data'}: prepare with --keep"),
-    ):
-        assert train_to(tmp_path / "run", other, 2, "--init_from", trained, *changes) == 1
-        assert message in capsys.readouterr().err
+    assert prepare(data / "recipe.json", data.parent, tmp_path / "data", "vocab_size=290") == 0
     tokenizer = read_json(trained / "model" / "tokenizer.json")["model"]
     tokenizer["vocab"]["a"], tokenizer["vocab"]["e"] = tokenizer["vocab"]["e"], tokenizer["vocab"]["a"]
-    change_json(trained / "model" / "tokenizer.json", model=tokenizer)
-    assert train_to(tmp_path / "run", data, 2, "--init_from", trained) == 1
-    assert "has another vocabulary" in capsys.readouterr().err
+    swapped = shutil.copytree(trained, tmp_path / "swapped")
+    change_json(swapped / "model" / "tokenizer.json", model=tokenizer)
+    for start, other, change, message in (
+        (trained, data, "--set model.d_ff=20", "has another architecture than the recipe: d_ff was 24, is 20."),
+        (trained, tmp_path / "data", "", f"{trained} has another vocabulary than {tmp_path}/data: prepare with --keep"),
+        (swapped, data, "", "has another vocabulary"),
+    ):
+        assert train_to(tmp_path / "run", other, 2, f"--init_from {start} {change}") == 1
+        assert message in capsys.readouterr().err
 
 
 def test_one_process_may_train_runs_of_different_precision_one_after_another(data, tmp_path):
-    for precision in ("no", "bf16", None):
-        options = [] if precision is None else ["--mixed_precision", precision]
-        run = tmp_path / str(precision)
-        assert train_to(run, data, 2, *options) == 0
-        assert read_json(run / "recipe.json")["mixed_precision"] == (precision or "no")
-    half, single, default = (weights(tmp_path / name / "model") for name in ("bf16", "no", "None"))
-    assert_close(single, default)
-    assert any(not half[name].equal(single[name]) for name in half)
+    found = []
+    for number, options in enumerate(("--mixed_precision no", "--mixed_precision bf16", "")):
+        run = tmp_path / str(number)
+        assert train_to(run, data, 2, options) == 0
+        found.append(weights(run / "model"))
+    assert_close(found[0], found[2])
+    assert any(not weight.equal(found[1][name]) for name, weight in found[0].items())

@@ -12,7 +12,7 @@ import pytest
 import transformers
 from hub_stand_in import COMMIT, running_hub
 from safetensors.torch import load_file, save_file
-from shortcuts import change_json, vaswani
+from shortcuts import change_json
 from tiny_training import DESCRIPTION
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -53,15 +53,8 @@ def hostile(run, tmp_path):
     model = folder / "model"
     state = folder / "checkpoints" / "step-00000058" / "training_state"
     state.mkdir(parents=True)
-    for path in (
-        folder / "tensorboard.out",
-        folder / ".env",
-        state / "optimizer.bin",
-        model / "optimizer.bin",
-        model / "pytorch_model.bin",
-        model / "evil_vaswani.py",
-        model / ".git-credentials",
-    ):
+    names = ("optimizer.bin", "pytorch_model.bin", "evil_vaswani.py", ".git-credentials")
+    for path in (folder / "tensorboard.out", folder / ".env", state / "optimizer.bin", *map(model.joinpath, names)):
         path.write_text(f"token {TOKEN} in {tmp_path}")
     (model / "id_rsa").symlink_to("/etc/hostname")
     tasks = custom_pipelines("translation_en_to_de")
@@ -78,24 +71,25 @@ def hostile(run, tmp_path):
 def hub(monkeypatch):
     """Yield a running stand-in for the Hub. This process uses it as the Hub."""
     with running_hub() as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # it may be set in the environment
-        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        for name, value in {
+            "ENDPOINT": hub.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,  # it may be set in the environment
+        }.items():
+            monkeypatch.setattr(huggingface_hub.constants, name, value)
         monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
         monkeypatch.setenv("HF_TOKEN", "a token of the stand-in")
         yield hub
 
 
-def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_private(run, hostile, hub, tmp_path, capsys):
-    for folder, more in ((run, ["--private"]), (hostile, [])):
+def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_private(run, hostile, hub, tmp_path, output_of):
+    for folder, more in ((run, "--private"), (hostile, "")):
         repository = f"me/{folder.name}"
-        assert vaswani("push", "--model", folder, "--repo_id", repository, *more) == 0
+        printed = output_of(f"push --model {folder} --repo_id {repository} {more}")
         files = hub.repositories[repository]
         assert files.keys() == FILES
         assert f'model="{repository}"' in files["README.md"].decode()
-        assert ", ".join(sorted(files)) in capsys.readouterr().out
+        assert ", ".join(sorted(files)) in printed
         for name in ("model.safetensors", "tokenizer.json"):
             assert files[name] == (run / "model" / name).read_bytes()
         for name, data in files.items():
@@ -105,10 +99,9 @@ def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_private(r
     assert list(json.loads(files["config.json"])["custom_pipelines"]) == tasks
 
 
-def test_a_dry_run_writes_the_files_that_would_be_uploaded(run, tmp_path, capsys):
-    assert vaswani("push", "--model", run, "--repo_id", "me/tiny", "--dry_run", tmp_path / "seen") == 0
-    seen = {path.name for path in (tmp_path / "seen").iterdir()}
-    assert set(capsys.readouterr().out.split()) == seen == FILES
+def test_a_dry_run_writes_the_files_that_would_be_uploaded(run, tmp_path, output_of):
+    printed = output_of(f"push --model {run} --repo_id me/tiny --dry_run {tmp_path}/seen")
+    assert set(printed.split()) == set(os.listdir(tmp_path / "seen")) == FILES
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer_config.json"])
@@ -133,7 +126,7 @@ def test_a_run_that_was_continued_does_not_upload_its_outdated_card(run, tmp_pat
 
 
 def test_an_upload_is_refused_without_a_card_a_login_or_the_hub_and_if_private_is_asked_of_a_public_repository(
-    run, hub, tmp_path, monkeypatch, capsys
+    run, hub, tmp_path, monkeypatch, error_of
 ):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
@@ -144,8 +137,7 @@ def test_an_upload_is_refused_without_a_card_a_login_or_the_hub_and_if_private_i
         sharing.upload_model(run, "me/tiny", private=True)
     assert not hub.repositories["me/tiny"]
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
-    assert vaswani("push", "--model", run, "--repo_id", "me/tiny") == 1
-    assert "the Hugging Face Hub does not answer" in capsys.readouterr().err
+    assert "the Hugging Face Hub does not answer" in error_of(f"push --model {run} --repo_id me/tiny")
     monkeypatch.setattr(sharing, "get_token", lambda: None)
     with pytest.raises(ValueError, match="uploading needs a login: run `hf auth login`, or set HF_TOKEN"):
         sharing.upload_model(run, "me/tiny")
@@ -155,7 +147,7 @@ def run_elsewhere(program, *arguments, hub, folder, home):
     """Run `program` in `folder` in a fresh process that reaches the stand-in. Return the JSON of its last line."""
     offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in offline}
-    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home)}
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert done.returncode == 0, done.stderr
