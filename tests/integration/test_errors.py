@@ -48,14 +48,13 @@ PREPARE = "prepare --dev text text --output data --train"
         ("export --model model --format ctranslate2 --output text", "text is not an empty folder"),
     ],
 )
-def test_bad_input_prints_one_line_and_raises_with_the_option_debug(working_folder, capsys, command, message):
-    assert vaswani(*command.split()) == 1
-    error = capsys.readouterr().err
+def test_bad_input_prints_one_line_and_raises_with_the_option_debug(working_folder, error_of, command, message):
+    error = error_of(command)
     assert error.startswith(f"vaswani {command.split()[0]}: ")
     assert message in error
     assert error.count("\n") == 1
     with pytest.raises(Exception, match=r"."):
-        vaswani("--debug", *command.split())
+        vaswani(f"--debug {command}")
 
 
 def test_an_option_has_the_same_bounds_as_the_field_of_recipes_or_generation_configs():
@@ -78,11 +77,11 @@ def test_a_number_out_of_bounds_or_of_another_type_is_refused(number):
 def test_an_empty_output_is_a_usage_error(capsys):
     for command in ("prepare", "train", "translate", "parse", "export", "convert", "average", "card"):
         with pytest.raises(SystemExit, match="2"):
-            vaswani(command, "--output", "")
+            vaswani(f"{command} --output ''")
         assert "argument --output: expected a path, got ''" in capsys.readouterr().err
 
 
 def test_ctrl_c_during_imports_prints_one_line(monkeypatch, capsys):
     monkeypatch.setattr(cli, "import_module", mock.Mock(side_effect=KeyboardInterrupt))
-    assert vaswani("translate", "--model", "model") == 130
+    assert vaswani("translate --model model") == 130
     assert capsys.readouterr().err == "vaswani translate: stopped by Ctrl+C\n"

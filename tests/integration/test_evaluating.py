@@ -32,20 +32,22 @@ def model(build_translator, tmp_path_factory):
     return folder
 
 
-def evaluate(model, *options):
-    return vaswani("evaluate", "--model", model, "--num_beams", 2, "--max_length_offset", 2, *options)
+@pytest.fixture
+def evaluate(output_of):
+    """Return a function that scores a model with a small search, and returns what is printed."""
+    return lambda model, options: output_of(f"evaluate --model {model} --num_beams 2 --max_length_offset 2 {options}")
 
 
-def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint(model, files, tmp_path, capsys):
+def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint(model, files, tmp_path, evaluate):
     written = tmp_path / "out.de"
     file = tmp_path / "test.json"
-    assert evaluate(model, "--test", files[0], files[0], "--translations", written, "--json", file) == 0
+    printed = evaluate(model, f"--test {files[0]} {files[0]} --translations {written} --json {file}")
     value = compute_perplexity(*load_translator(model), list(zip(REFERENCES, REFERENCES, strict=True)))
     search = "num_beams:2|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:2|early_stopping:never"
     fingerprint = fingerprint_model(model)
-    hypotheses = written.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    hypotheses = written.read_text(encoding="utf-8").split("\n")[:-1]
     scores = compute_scores(hypotheses, [REFERENCES], build_metrics())
-    assert capsys.readouterr().out.splitlines() == [
+    assert printed.splitlines() == [
         *map(str, scores),
         f"perplexity {value:.3f} per sub-word, no label smoothing",
         f"search {search}  model {model}  fingerprint {fingerprint}",
@@ -71,61 +73,58 @@ def test_the_printed_fingerprint_is_that_of_the_scored_model_even_if_training_en
         return compute_scores(*args)
 
     monkeypatch.setattr(metrics, "compute_scores", end_training)
-    assert evaluate(tmp_path / "run", "--test", files[0], files[0]) == 0
+    assert vaswani(f"evaluate --model {tmp_path}/run --num_beams 2 --test {files[0]} {files[0]}") == 0
     printed = capsys.readouterr()
     assert printed.out.endswith(f"fingerprint {fingerprint}\n")
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
 
 
-def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(model, tmp_path):
+def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(model, tmp_path, evaluate):
     (tmp_path / "test.jsonl").write_text('{"en": "a\\tb\\r\\nc", "de": "\\"d\\u2028e"}\n{"en": "", "de": "f"}\n')
-    files = [tmp_path / name for name in ("out.de", "table.tsv")]
-    options = ["--test", tmp_path / "test.jsonl", "--translations", files[0], "--table", files[1]]
-    assert evaluate(model, *options) == 0
-    translations, table = (path.read_text(encoding="utf-8") for path in files)
+    evaluate(model, f"--test {tmp_path}/test.jsonl --translations {tmp_path}/out.de --table {tmp_path}/table.tsv")
+    translations, table = ((tmp_path / name).read_text(encoding="utf-8") for name in ("out.de", "table.tsv"))
     first, second, _ = translations.split("\n")
     assert table == f'source\thypothesis\treference\na b c\t{first}\t"d e\n\t{second}\tf\n'
 
 
 def test_the_bleu_of_the_paper_uses_the_target_language_of_the_model_unless_another_is_given(
-    build_translator, files, tmp_path, capsys
+    build_translator, files, tmp_path, evaluate
 ):
     tasks = custom_pipelines("translation_en_to_fr")
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m", custom_pipelines=tasks)
-    for more, language in (([], "fr"), (["--target_language", "de"], "de")):
-        assert evaluate(tmp_path / "m", "--test", files[0], files[0], *more) == 0
-        assert f"-{language}-split|" in capsys.readouterr().out
+    for more, language in (("", "fr"), ("--target_language de", "de")):
+        assert f"-{language}-split|" in evaluate(tmp_path / "m", f"--test {files[0]} {files[0]} {more}")
 
 
-def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones(model, files, tmp_path, capsys):
+def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones(model, files, tmp_path, evaluate):
+    references, close = files
     written = tmp_path / "out.de"
-    options = ["--test", files[0], files[0], "--translations", written, "--references", files[1], files[0]]
-    assert evaluate(model, *options) == 0
+    test = f"--test {references} {references} --references {close} {references}"
+    printed = evaluate(model, f"{test} --translations {written}")
     hypotheses = written.read_text(encoding="utf-8").splitlines()
     expected = compute_scores(hypotheses, [REFERENCES, CLOSE, REFERENCES], build_metrics())
-    assert capsys.readouterr().out.splitlines()[:5] == list(map(str, expected))
+    assert printed.splitlines()[:5] == list(map(str, expected))
 
 
-def test_a_file_of_translations_is_scored_without_a_model(files, capsys):
-    assert vaswani("evaluate", "--hypotheses", files[1], "--references", files[0], "--lowercase") == 0
-    printed = capsys.readouterr().out.splitlines()
+def test_a_file_of_translations_is_scored_without_a_model(files, output_of):
+    printed = output_of(f"evaluate --hypotheses {files[1]} --references {files[0]} --lowercase").splitlines()
     assert printed == list(map(str, compute_scores(CLOSE, [REFERENCES], build_metrics(lowercase=True))))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "m", "--references", "c"], "--model needs a test set to translate"),
-        (["--hypotheses", "a"], "--hypotheses needs reference translations"),
+        ("--model m --references c", "--model needs a test set to translate"),
+        ("--hypotheses a", "--hypotheses needs reference translations"),
         (
-            ["--hypotheses", "a", "--references", "b", "--num_beams", "4", "--ensemble", "c", "--split", "validation"],
+            "--hypotheses a --references b --num_beams 4 --ensemble c --split validation",
             "--split, --num_beams, --ensemble: only with --model",
         ),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        vaswani("evaluate", *arguments)
+        vaswani(f"evaluate {arguments}")
     error = capsys.readouterr().err
     assert error.startswith("usage: vaswani evaluate [-h]")
     assert f"vaswani evaluate: error: {message}" in error

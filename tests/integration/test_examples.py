@@ -8,7 +8,6 @@ import torch
 from shortcuts import read_json
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.cli import main
 from vaswani_transformer.runs import EXAMPLE_FILE
 
 SAVED = Path(__file__).parent / "saved_model"  # saved by commit 3f4d6d0, when the code lay in other files
@@ -26,17 +25,15 @@ def test_a_model_saved_by_older_code_computes_its_recorded_results():
     assert greedy == [0, 16, 39, 39, 39, 14] + [39] * 47 + [2, 1]
 
 
-def test_check_finds_a_model_that_does_not_compute_its_example(bundled_model, tmp_path, capsys):
+def test_check_finds_a_model_that_does_not_compute_its_example(bundled_model, tmp_path, output_of, error_of):
     for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
     example = tmp_path / EXAMPLE_FILE
     kept = read_json(example)
-    assert main(["check", "--model", str(tmp_path)]) == 0
-    assert "translates as when it was saved" in capsys.readouterr().out
+    command = f"check --model {tmp_path}"
+    assert "translates as when it was saved" in output_of(command)
     example.unlink()
-    assert main(["check", "--model", str(tmp_path)]) == 1
-    assert EXAMPLE_FILE in capsys.readouterr().err
+    assert EXAMPLE_FILE in error_of(command)
     for change in ({"score": kept["score"] - 0.01}, {"translation": "Zwei Katzen."}):
-        example.write_text(json.dumps(kept | change), encoding="utf-8")
-        assert main(["check", "--model", str(tmp_path)]) == 1
-        assert "does not compute what it did" in capsys.readouterr().err
+        example.write_text(json.dumps(kept | change))
+        assert "does not compute what it did" in error_of(command)

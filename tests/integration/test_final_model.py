@@ -121,4 +121,4 @@ def test_a_full_disk_leaves_the_old_model_with_all_its_files(unfinished_run, tin
     finish_run(tiny_data, run)
     assert read_files(run / "model") == after
     assert (run / "model" / "README.md").exists() == bool(before)
-    assert vaswani("check", "--model", run) == 0
+    assert vaswani(f"check --model {run}") == 0

@@ -1,7 +1,7 @@
 """`vaswani heads` scores the heads of a model, and `vaswani attention` refuses heads that the model does not have."""
 
 import pytest
-from shortcuts import vaswani, write_lines
+from shortcuts import write_lines
 
 from vaswani_transformer.attention.heads import RELATIONS
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
@@ -27,13 +27,12 @@ def files(tmp_path, pairs):
     sources, targets = zip(pairs[0], ("", ""), *pairs[1:], strict=True)
     write_lines(tmp_path / "source", sources)
     write_lines(tmp_path / "target", targets)
-    return ["--source", tmp_path / "source", "--target", tmp_path / "target"]
+    return f"--source {tmp_path}/source --target {tmp_path}/target"
 
 
-def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained, files, capsys):
-    assert vaswani("heads", "--model", untrained, *files) == 0
-    printed = capsys.readouterr().out
-    assert f"sentences of {files[1]}: measured 41, left out 1 (empty or longer than 512 tokens)" in printed
+def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained, files, output_of):
+    printed = output_of(f"heads --model {untrained} {files}")
+    assert "source: measured 41, left out 1 (empty or longer than 512 tokens)" in printed
     for relation, (threshold, definition) in RELATIONS.items():
         assert f"{relation:13}  {threshold}  {definition}" in printed
     assert printed.count("layer 1 head 4") == 3
@@ -42,15 +41,12 @@ def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("options", "message"),
     [
-        (["attention", "--kind", "cross", "--layer", "2"], "has no layer 2: choose a number from 1 to 1"),
-        (["attention", "--heads", "1", "5"], "has no head 5: choose a number from 1 to 4"),
+        ("--kind cross --layer 2", "has no layer 2: choose a number from 1 to 1"),
+        ("--heads 1 5", "has no head 5: choose a number from 1 to 4"),
     ],
 )
-def test_a_layer_or_head_that_the_model_does_not_have_is_refused(untrained, tmp_path, command, message, capsys):
-    name, *options = command
-    given = ["--source", "a dog", "--target", "ein Hund", "--output", tmp_path]
-    assert vaswani(name, "--model", untrained, *given, *options) == 1
-    error = capsys.readouterr().err
-    assert message in error
+def test_a_layer_or_head_that_the_model_does_not_have_is_refused(untrained, tmp_path, options, message, error_of):
+    command = f"attention --model {untrained} --source 'a dog' --target 'ein Hund' --output {tmp_path}"
+    assert message in error_of(f"{command} {options}")

@@ -3,13 +3,14 @@
 import io
 import json
 import pickle
+import re
 import shutil
 import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from shortcuts import Program, change_json, vaswani
+from shortcuts import Program, change_json, vaswani, write_lines
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vaswani_transformer import TranslationPipeline, VaswaniForConditionalGeneration
@@ -74,26 +75,22 @@ class Trap(PreTrainedTokenizerFast):
 """
 
 
-@pytest.mark.parametrize("command", ["translate", "prepare"])
-def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, capsys, command):
+@pytest.mark.parametrize(
+    "command", ["translate --model", "prepare --train text text --dev dev dev --output data --keep_vocabulary"]
+)
+def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, error_of, command):
     (folder / "trap.py").write_text(CODE.replace("__file__", repr(str(folder / "trap.py"))))
     change_json(
         folder / "tokenizer_config.json",
         tokenizer_class="Trap",
         auto_map={"AutoTokenizer": ["trap.Trap", "trap.Trap"]},
     )
-    text = tmp_path / "text"
-    text.write_text("a dog runs\n")
-    dev = tmp_path / "dev"
-    dev.write_text("a cat runs\n")
-    arguments = {
-        "translate": ["--model", folder],
-        "prepare": ["--keep_vocabulary", folder, "--train", *[text] * 2, "--dev", *[dev] * 2, "--output", tmp_path],
-    }[command]
+    monkeypatch.chdir(tmp_path)
+    for name in ("text", "dev"):
+        write_lines(tmp_path / name, [f"a dog runs {name}"])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
-    assert vaswani(command, *arguments) == 1
-    assert "can only be read by the Python code that comes with it, and such code is not run" in capsys.readouterr().err
-    assert not (folder / "has_run").exists()
+    message = "can only be read by the Python code that comes with it, and such code is not run"
+    assert message in error_of(f"{command} {folder}")
     assert sys.stdin.read() == "1\nThe dog runs.\n"
     with pytest.raises(ValueError, match="needs code that lies beside it"):
         pipeline(model=folder, trust_remote_code=True)
@@ -169,13 +166,12 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_model_is_refused_with_one_line(folder, name, capsys):
+def test_a_damaged_model_is_refused_with_one_line(folder, name, error_of):
     damage, message = DAMAGES[name]
     damage(folder)
-    with pytest.raises((ValueError, OSError), match=message):
-        load_translator(folder)
-    assert vaswani("translate", "--model", folder, "--input", folder / "config.json") == 1
-    assert "Traceback" not in capsys.readouterr().err
+    error = error_of(f"translate --model {folder} --input {folder}/config.json")
+    assert re.search(message, error)
+    assert error.count("\n") == 1
 
 
 def test_an_attention_kernel_named_in_config_json_is_not_downloaded(folder):
@@ -197,9 +193,8 @@ def test_a_very_long_line_is_cut_with_a_warning(translator, whole, tmp_path, mon
     pipe = TranslationPipeline(model, tokenizer, task="translation")
     assert pipe(line, max_new_tokens=4) == pipe(shorter, max_new_tokens=4)
     assert warnings[0].endswith("50 of its tokens are translated. Split it into sentences.")
-    (tmp_path / "long.en").write_text(f"{line}\nab\n")
-    command = ["translate", "--model", whole, "--input", tmp_path / "long.en", "--max_length_offset", "1"]
-    assert vaswani(*command, "--num_beams", "1") == 0
+    write_lines(tmp_path / "long.en", [line, "ab"])
+    assert vaswani(f"translate --model {whole} --input {tmp_path}/long.en --max_length_offset 1 --num_beams 1") == 0
     printed = capsys.readouterr()
     assert printed.out.count("\n") == 2
     assert "sentences cut to 50 tokens, </s> included: 1." in printed.err

@@ -23,7 +23,7 @@ SHORT = {"num_beams": 2, "max_length_offset": 12}
 @pytest.fixture
 def treebank(tmp_path):
     path = tmp_path / "trees.mrg"
-    path.write_text(TREEBANK, encoding="utf-8")
+    path.write_text(TREEBANK)
     return path
 
 
@@ -39,12 +39,11 @@ def model(build_tiny_model, tokenizer):
 
 def test_every_bracket_is_one_token_and_decoding_gives_back_the_sentence(treebank, tokenizer):
     assert len(tokenizer) <= 310
-    symbols = {symbol for symbol in tokenizer.get_added_vocab() if symbol[0] in "()"}
-    assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
+    brackets = {symbol: token_id for symbol, token_id in tokenizer.get_added_vocab().items() if symbol[0] in "()"}
+    assert brackets.keys() == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
     for copy_words in (False, True):
         for sentence, tree in read_pairs(treebank, copy_words=copy_words):
-            brackets = {token_id for symbol, token_id in tokenizer.get_added_vocab().items() if symbol[0] in "()"}
-            found = [token_id for token_id in tokenizer(tree).input_ids if token_id in brackets]
+            found = [token_id for token_id in tokenizer(tree).input_ids if token_id in brackets.values()]
             assert tokenizer.decode(found).split() == [word for word in tree.split() if word[0] in "()"]
             assert tokenizer.decode(tokenizer(tree).input_ids, skip_special_tokens=True) == tree
             assert tokenizer.decode(tokenizer(sentence).input_ids, skip_special_tokens=True) == sentence
@@ -52,7 +51,7 @@ def test_every_bracket_is_one_token_and_decoding_gives_back_the_sentence(treeban
 
 def test_a_word_xx_is_not_taken_for_the_placeholder_when_words_are_copied(tmp_path):
     path = tmp_path / "trees.mrg"
-    path.write_text("((S (NN XX) (NN dog)))", encoding="utf-8")
+    path.write_text("((S (NN XX) (NN dog)))")
     for copy_words in (False, True):
         tokenizer = learn_vocabulary(read_pairs(path, copy_words=copy_words), vocab_size=300)
         assert ("XX" in tokenizer.get_added_vocab()) == (not copy_words)
@@ -85,8 +84,7 @@ def test_a_sentence_too_long_for_the_search_is_refused_before_any_sentence_is_pa
     monkeypatch.setattr(parser, "_search", None)  # if a search began, it would raise a TypeError
     longer = "The dog " * 700
     number = len(tokenizer(longer.strip()).input_ids)
-    message = rf"sentence 3 has {number:,} tokens \(sub-words\), more than the"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"sentence 3 has {number:,} tokens \(sub-words\), more than the"):
         parser(["The dog barks .", "", longer, longer])
 
 
@@ -103,40 +101,34 @@ def model_folder(model, tokenizer, tmp_path, monkeypatch):
     return tmp_path / "model"
 
 
-def test_the_command_writes_one_tree_for_each_line(model_folder, model, tokenizer, tmp_path, capsys):
+def test_the_command_writes_one_tree_for_each_line(model_folder, model, tokenizer, tmp_path, capsys, output_of):
     assert load_parser(model_folder, **SHORT)(SENTENCES) == Parser(model, tokenizer, **SHORT)(SENTENCES)
     write_lines(tmp_path / "in.txt", SENTENCES)
-    command = ["parse", "--model", model_folder, "--input", tmp_path / "in.txt", "--num_beams", "1"]
-    assert vaswani(*command, "--output", tmp_path / "out.mrg") == 0
+    command = f"parse --model {model_folder} --input {tmp_path}/in.txt --num_beams 1"
+    assert vaswani(f"{command} --output {tmp_path}/out.mrg") == 0
     lines = (tmp_path / "out.mrg").read_text(encoding="utf-8").split("\n")
     assert [tree.words for tree in parse_trees(lines, name="out")] == [split_words(text) for text in SENTENCES if text]
     assert [bool(line) for line in lines] == [True, False, True, True, False]
     assert "0 of 4 outputs repaired" in capsys.readouterr().err
-    assert vaswani(*command) == 0
-    printed = capsys.readouterr().out
-    assert next(parse_trees(printed.split("\n"), name="printed")).words == split_words(SENTENCES[0])
+    assert output_of(command).split("\n") == lines
 
 
 def test_the_command_warns_of_words_that_contain_punctuation(model_folder, tmp_path, capsys):
     write_lines(tmp_path / "in.txt", ["Well, a dog.", "a dog ."])
-    assert vaswani("parse", "--model", model_folder, "--input", tmp_path / "in.txt", "--num_beams", "1") == 0
+    assert vaswani(f"parse --model {model_folder} --input {tmp_path}/in.txt --num_beams 1") == 0
     assert "words with punctuation in them: 2, such as Well, dog." in capsys.readouterr().err
 
 
-def test_the_command_scores_against_gold_trees(model_folder, treebank, tmp_path, capsys):
+def test_the_command_scores_against_gold_trees(model_folder, treebank, tmp_path, output_of):
     output = tmp_path / "out.mrg"
-    command = ["parse", "--model", model_folder, "--num_beams", "1", "--gold", treebank]
-    assert vaswani(*command, "--output", output) == 0
-    assert "F1 " in capsys.readouterr().out
+    assert "F1 " in output_of(f"parse --model {model_folder} --num_beams 1 --gold {treebank} --output {output}")
     assert [tree.leaves[0].tag for tree in read_trees(output)] == ["DT", "PRP", "NNS"]
 
 
-def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
-    dev = tmp_path / "dev.mrg"
-    dev.write_text(f"{treebank.read_text(encoding='utf-8')}\n", encoding="utf-8")
-    files = ["--train", treebank, treebank, "--dev", dev, "--output", tmp_path / "data"]
-    options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
-    assert vaswani("prepare", *files, *options) == 0
-    assert "train: read 6 pairs, dropped none, kept 6 pairs with" in capsys.readouterr().out
+def test_a_treebank_is_prepared_for_training(treebank, tmp_path, output_of):
+    (tmp_path / "dev.mrg").write_text(f"{TREEBANK}\n")
+    files = f"--train {treebank} {treebank} --dev {tmp_path}/dev.mrg --output {tmp_path}/data"
+    options = "--task parsing --copy_words --recipe parsing_small --vocab_size 310"
+    assert "train: read 6 pairs, dropped none, kept 6 pairs with" in output_of(f"prepare {files} {options}")
     dev = read_json(tmp_path / "data" / "dev.json")
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]

@@ -282,19 +282,19 @@ def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
     expected, greedy = (model.generate(**inputs, max_new_tokens=6, **search) for search in ({}, {"num_beams": 1}))
     texts, expected = tokenizer.batch_decode(expected, skip_special_tokens=True), [expected.tolist(), greedy.tolist()]
-    for refused in results["refused"]:
+    texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
+    for refused in results.pop("refused"):
         assert refused.startswith("ValueError: The repository ")
         assert "contains custom code which must be executed" in refused
-    assert results["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
-    assert results["search"] == [3, "gnmt", 50]
-    assert results["tokens"] == results["offline"] == results["forgetful"] == expected
-    assert results["caches"] == [[True], [False]]
-    texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
-    assert results["texts"] == results["from objects"] == results["saved again"] == texts
-    assert (
-        results["other languages"] == "ValueError: this model translates from en to de; src_lang is fr, tgt_lang is ja."
-    )
-    assert results["models"] == ["VaswaniForConditionalGeneration"] * 2  # pipelines keep the class of the model
-    assert results["hidden"]
-    assert results["removed tasks"]  # the code of the model has left REMOVED_TASKS unchanged
-    assert results["with the package"] == [expected, expected, True, False, False]
+    assert results == {
+        "types": ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"],
+        "search": [3, "gnmt", 50],
+        **dict.fromkeys(("tokens", "offline", "forgetful"), expected),
+        "caches": [[True], [False]],
+        **dict.fromkeys(("texts", "from objects", "saved again"), texts),
+        "other languages": "ValueError: this model translates from en to de; src_lang is fr, tgt_lang is ja.",
+        "models": ["VaswaniForConditionalGeneration"] * 2,  # pipelines keep the class of the model
+        "hidden": True,
+        "removed tasks": True,  # the code of the model has left REMOVED_TASKS unchanged
+        "with the package": [expected, expected, True, False, False],
+    }

@@ -61,10 +61,6 @@ def train_until_save(number, *args, **options):
         train(*args, **options)
 
 
-def names_in(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 @pytest.fixture(scope="module")
 def whole(tiny_data, tmp_path_factory):
     """Return the folder of a run that was never stopped."""
@@ -94,21 +90,21 @@ def assert_ends_as(whole, data, run):
 
 
 def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
-    assert {"model.safetensors", "tokenizer.json", "generation_config.json"} <= set(names_in(whole / "model"))
+    assert {"model.safetensors", "tokenizer.json", "generation_config.json"} <= set(os.listdir(whole / "model"))
     description = read_json(whole / "recipe.json")
     assert (description["recipe"]["num_updates"], description["recipe"]["vocab_size"]) == (7, 300)
     assert description["data"] == read_json(tiny_data / "preparation.json")["fingerprint"]
     assert [description[name] for name in ("seed", "mixed_precision", "num_processes")] == [0, "no", 1]
-    assert set(description["versions"]) >= {"torch", "transformers"}
+    assert description["versions"].keys() >= {"torch", "transformers"}
     lines = read_log(whole)
     rates = {line["update"]: line["lr"] for line in lines if "loss" in line}
     assert rates == {update: 0.5 * inverse_sqrt_lr(update, d_model=16, warmup_steps=10) for update in (3, 6, 7)}
     assert [line["update"] for line in lines if "dev_perplexity" in line] == [2, 4, 6, 7]
-    assert names_in(whole / "checkpoints") == ["step-00000006", "step-00000007"]
+    assert set(os.listdir(whole / "checkpoints")) == {"step-00000006", "step-00000007"}
     # The final model is the mean of the two checkpoints.
     saved = [weights(path) for path in sorted((whole / "checkpoints").iterdir())]
-    for name, tensor in weights(whole / "model").items():
-        assert torch.equal(tensor, ((saved[0][name].double() + saved[1][name].double()) / 2).float())
+    mean = {name: ((weight.double() + saved[1][name].double()) / 2).float() for name, weight in saved[0].items()}
+    assert_close(weights(whole / "model"), mean)
 
 
 def test_a_run_that_was_stopped_twice_ends_like_an_uninterrupted_run(whole, tiny_data, tmp_path):
@@ -165,30 +161,25 @@ def test_a_run_continues_with_a_truncated_log_and_cost_and_card_still_read_it(co
     model = train(TINY, tiny_data, run, log_interval=3)
     assert_close(weights(whole / "model"), weights(model))
     for command in ("cost", "card"):
-        assert vaswani(command, "--run", run) == 0
+        assert vaswani(f"{command} --run {run}") == 0
 
 
-def test_a_full_disk_is_an_error_and_the_run_continues_when_there_is_room(whole, tiny_data, tmp_path, little_room):
+@pytest.mark.parametrize("cause", ["a full disk", "another error"])
+def test_an_error_while_saving_keeps_the_earlier_checkpoints_and_the_run_can_be_continued(
+    whole, tiny_data, tmp_path, little_room, cause
+):
     with contextlib.ExitStack() as stack:
 
-        def fill_disk(parts):
-            stack.enter_context(little_room(20_000))
+        def prevent_saving(parts):
+            if cause == "another error":
+                parts.checkpoints.tokenizer = None
+            else:
+                stack.enter_context(little_room(20_000))
 
-        stack.enter_context(before_update(4, fill_disk))
+        stack.enter_context(before_update(4, prevent_saving))
         with pytest.raises(OSError, match=r"partial-step-00000004 could not be written: .* before it are intact"):
             train(TINY, tiny_data, tmp_path, log_interval=3)
-    assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
-    assert_ends_as(whole, tiny_data, tmp_path)
-
-
-def test_an_error_while_saving_keeps_the_earlier_checkpoints(whole, tiny_data, tmp_path):
-    def break_tokenizer(parts):
-        parts.checkpoints.tokenizer = None
-
-    message = r"partial-step-00000004 could not be written: AttributeError: .* before it are intact"
-    with before_update(4, break_tokenizer), pytest.raises(OSError, match=message):
-        train(TINY, tiny_data, tmp_path, log_interval=3)
-    assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
+    assert os.listdir(tmp_path / "checkpoints") == ["step-00000002"]
     assert_ends_as(whole, tiny_data, tmp_path)
 
 
@@ -220,10 +211,11 @@ def test_a_warning_names_a_damaged_checkpoint_and_the_previous_checkpoint_is_use
     name, copy_of_stopped, whole, tiny_data, capsys
 ):
     run = copy_of_stopped
-    DAMAGES[name](run / "checkpoints" / "step-00000006" / name)
+    path = run / "checkpoints" / "step-00000006" / name
+    DAMAGES[name](path)
     assert_ends_as(whole, tiny_data, run)
     printed = capsys.readouterr().err
-    assert f"WARNING: {run / 'checkpoints' / 'step-00000006' / name} " in printed
+    assert f"WARNING: {path} " in printed
     assert "; trying the checkpoint before it" in printed
     assert "resuming after update 4 from " in printed
 
@@ -248,8 +240,8 @@ def test_a_continued_run_does_not_repeat_lines_logged_after_the_last_checkpoint(
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="needs a C++ compiler")
 def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_result(tiny_data, tmp_path, monkeypatch):
     recipe = replace(WITHOUT_DROPOUT, num_updates=4, num_averaged_checkpoints=1)
-    folders = plain, compiled = tmp_path / "plain", tmp_path / "compiled"
-    parts = build_run(recipe, tiny_data, plain, log_interval=1)
+    folders = tmp_path / "plain", tmp_path / "compiled"
+    parts = build_run(recipe, tiny_data, folders[0], log_interval=1)
     batches = [batch for update in itertools.islice(read_updates(parts), 4) for batch in update.micro_batches]
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     loop.train(parts)
@@ -258,7 +250,7 @@ def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_re
     monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True))
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
-    train(replace(recipe, compile=True), tiny_data, compiled, log_interval=1)
+    train(replace(recipe, compile=True), tiny_data, folders[1], log_interval=1)
     counters = torch._dynamo.utils.counters
     assert counters["stats"]["unique_graphs"] == counters["aot_autograd"]["total"] == 1  # traced once
     losses = [[line["loss"] for line in read_log(folder) if "loss" in line] for folder in folders]
@@ -313,16 +305,13 @@ def test_the_precision_of_the_launcher_is_used(bf16_environment, tiny_data, tmp_
 
 
 def test_short_first_orders_the_first_epoch_by_length(tiny_data, tmp_path):
-    first_epoch = {}
-    for short_first in (False, True):
-        parts = build_run(replace(TINY, short_first=short_first), tiny_data, tmp_path)
-        widths = []
-        for update in read_updates(parts):
-            widths.append(max(update.micro_batches[0][side].shape[1] for side in ("input_ids", "labels")))
+    widths = {False: [], True: []}
+    for short_first, found in widths.items():
+        for update in read_updates(build_run(replace(TINY, short_first=short_first), tiny_data, tmp_path)):
+            found.append(max(update.micro_batches[0][side].shape[1] for side in ("input_ids", "labels")))
             if update.is_last_of_epoch:
                 break
-        first_epoch[short_first] = widths
-    assert first_epoch[True] == sorted(first_epoch[False]) != first_epoch[False]
+    assert widths[True] == sorted(widths[False]) != widths[False]
 
 
 def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_path):
@@ -372,14 +361,13 @@ def test_an_update_without_a_finite_gradient_is_skipped_and_counted(tiny_data, t
     seen = []
     run_update = loop.run_update
 
-    def run_and_look(parts, update):
-        lr = run_update(parts, update)
+    def look_and_run(parts, update):
         seen.append(parts.model.lm_head.weight.detach().clone())
-        return lr
+        return run_update(parts, update)
 
-    monkeypatch.setattr(loop, "run_update", run_and_look)
+    monkeypatch.setattr(loop, "run_update", look_and_run)
     loop.train(parts)
-    assert [torch.equal(*pair) for pair in itertools.pairwise(seen)] == [True, True, False]
+    assert [torch.equal(*pair) for pair in itertools.pairwise(seen)] == [False, True, True]
     lines = [line for line in read_log(tmp_path) if "lr" in line]
     assert [line["skipped"] for line in lines] == [0, 1, 2, 2]
     assert [line["loss"] is None for line in lines] == [False, True, True, False]
