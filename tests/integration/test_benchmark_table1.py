@@ -9,8 +9,8 @@ import benchmark_table1 as table1
 def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
     # Measuring memory in separate processes would take longer than the rest of this test.
     monkeypatch.setattr(table1, "measure_in_child", lambda work, name, length, sizes: float(length**2))
-    sizes = ["--lengths", "16", "32", "--width", "8", "--heads", "2", "--window", "4"]
-    table1.main([*sizes, "--repeats", "1"])
+    arguments = "--lengths 16 32 --width 8 --heads 2 --window 4 --repeats 1"
+    table1.main(arguments.split())
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
     # The memory of each layer grows so, and by chance some times may, too.

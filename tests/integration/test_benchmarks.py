@@ -1,9 +1,7 @@
 """The benchmark programs run from end to end, and compare models that compute the same."""
 
 import contextlib
-import json
 import mmap
-from pathlib import Path
 
 import benchmark_common
 import benchmark_decoding
@@ -11,7 +9,7 @@ import benchmark_training
 import gpu_report
 import pytest
 import torch
-from shortcuts import vaswani
+from shortcuts import read_json, vaswani
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import copy_weights
@@ -26,7 +24,7 @@ def tiny_size(monkeypatch):
 
 
 def read_rows(path):
-    return json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return read_json(path)["rows"]
 
 
 def test_marian_with_copied_weights_has_our_loss_and_gradients():
@@ -57,8 +55,8 @@ def test_peak_growth_counts_memory_that_is_freed_before_the_end():
 
 
 def test_the_training_benchmark_runs(tmp_path, capsys):
-    arguments = ["--size", "tiny", "--pairs", "60", "--tokens_per_batch", "128", "--updates", "2", "--repeats", "2"]
-    benchmark_training.main([*arguments, "--threads", "1", "--output", f"{tmp_path}/result.json"])
+    arguments = f"--size tiny --pairs 60 --tokens_per_batch 128 --repeats 2 --threads 1 --output {tmp_path}/result.json"
+    benchmark_training.main(f"{arguments} --updates 2".split())
     ours, theirs = read_rows(tmp_path / "result.json")
     assert (ours["system"], theirs["system"]) == (benchmark_common.OURS, benchmark_common.MARIAN)
     assert ours["parameters"] < theirs["parameters"]
@@ -70,16 +68,13 @@ def test_the_training_benchmark_runs(tmp_path, capsys):
 
 def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alike(tmp_path, monkeypatch):
     # Separate processes would take longer than the rest of this test. The test of the training benchmark starts some.
-    def open_child():
-        return contextlib.nullcontext(lambda work, *args: work(*args))
-
-    monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
+    child = contextlib.nullcontext(lambda work, *args: work(*args))
+    monkeypatch.setattr(benchmark_decoding, "open_child", lambda: child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
     # `tune_memory` would change how this process allocates memory in all later tests.
     monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)
-    arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
-    arguments += ["--forced_length", "5", "--threads", "1"]
-    benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"])
+    sizes = "--sizes tiny --sentences 4 --batch_sizes 3 --forced_length 5"
+    benchmark_decoding.main(f"{sizes} --repeats 1 --threads 1 --output {tmp_path}/result.json".split())
     rows = {row["system"]: row for row in read_rows(tmp_path / "result.json")}
     assert list(rows) == [*benchmark_decoding.ENGINES, *benchmark_decoding.PEERS]
     unquantised = [name for name in rows if "int8" not in name]
@@ -90,14 +85,13 @@ def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alik
 
 def test_the_gpu_report_measures_a_training_and_prints_which_training_failed(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
-    assert vaswani(*prepare.split(), f"{tmp_path}/data") == 0
-    arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()
+    assert vaswani(f"{prepare} {tmp_path}/data") == 0
+    arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager --output {tmp_path}/report"
     small = "--divide_widths 16 --set tokens_per_batch=100 --set model.encoder_layers=1 --set model.decoder_layers=1"
-    output = Path(tmp_path, "report.json")
-    assert gpu_report.main([*arguments, "--output", str(output), *small.split()]) == 0
-    [row] = read_rows(output)
+    assert gpu_report.main(f"{arguments} {small}".split()) == 0
+    [row] = read_rows(tmp_path / "report")
     assert row["update"] == 4  # twice --updates: only the second half is measured
     assert row["hours"] == pytest.approx(100_000 * row["milliseconds"] / 3.6e6)
     assert min(row["milliseconds"], row["target_tokens_per_second"], row["loss"]) > 0
-    assert gpu_report.main([*arguments, "--set", "model.num_heads=7"]) == 1
+    assert gpu_report.main(f"{arguments} --set model.num_heads=7".split()) == 1
     assert "base, eager, 1: " in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Search options of the command line are applied, with an ensemble too."""
 
 import pytest
-from shortcuts import vaswani, write_lines
+from shortcuts import write_lines
 
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.translator import Translator
@@ -19,40 +19,30 @@ def folders(build_translator, tmp_path_factory):
 
 
 @pytest.fixture
-def files(tmp_path):
-    """Return the paths of a text and of its translation, which does not exist yet."""
+def text(tmp_path):
+    """Return the path of a text."""
     write_lines(tmp_path / "text", SENTENCES)
-    return tmp_path / "text", tmp_path / "out"
+    return tmp_path / "text"
 
 
-def run(command, *arguments):
-    return vaswani(command, *arguments, "--max_length_offset", "3")
-
-
-def test_an_ensemble_writes_a_score_before_each_translation(folders, files):
-    text, output = files
-    options = ["--ensemble", folders[1], "--scores"]
-    assert run("translate", "--model", folders[0], *options, "--input", text, "--output", output) == 0
+def test_an_ensemble_writes_a_score_before_each_translation(folders, text, output_of):
+    options = "--scores --max_length_offset 3"
+    printed = output_of(f"translate --model {folders[0]} --ensemble {folders[1]} --input {text} {options}")
     (one, tokenizer), (other, _) = map(load_translator, folders)
     found = Translator(one, tokenizer, with_scores=True, max_length_offset=3, ensemble=[other])(SENTENCES)
-    expected = "".join(f"{hypothesis.score:.4f}\t{hypothesis.text}\n" for [hypothesis] in found)
-    assert output.read_text(encoding="utf-8") == expected
+    assert printed == "".join(f"{hypothesis.score:.4f}\t{hypothesis.text}\n" for [hypothesis] in found)
 
 
-def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, build_translator, tmp_path, capsys):
-    other = tmp_path / "other"
-    build_translator(["quick brown foxes jump over lazy hens"] * 2, folder=other)
-    assert run("translate", "--model", folders[0], "--ensemble", folders[1], other, "--input", files[0]) == 1
-    assert (
-        f"models of an ensemble must share one vocabulary, but {other} and {folders[0]} have different ones: "
-        f"prepare their data with" in capsys.readouterr().err
-    )
+def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, text, build_translator, tmp_path, error_of):
+    build_translator(["quick brown foxes jump over lazy hens"] * 2, folder=tmp_path)
+    error = error_of(f"translate --model {folders[0]} --ensemble {folders[1]} {tmp_path} --input {text}")
+    message = f"must share one vocabulary, but {tmp_path} and {folders[0]} have different ones: prepare their data with"
+    assert message in error
 
 
-def test_the_printed_scores_name_the_models_and_their_dtype(folders, files, capsys):
-    options = ["--ensemble", folders[1], "--dtype", "bfloat16", "--num_beams", "2", "--tokenize", "none"]
-    assert run("evaluate", "--model", folders[0], "--test", files[0], files[0], *options) == 0
-    printed = capsys.readouterr().out
+def test_the_printed_scores_name_the_models_and_their_dtype(folders, text, output_of):
+    options = "--dtype bfloat16 --num_beams 2 --max_length_offset 3 --tokenize none"
+    printed = output_of(f"evaluate --model {folders[0]} --ensemble {folders[1]} --test {text} {text} {options}")
     assert f"no label smoothing, {folders[0]} alone\n" in printed
     assert "search num_beams:2|" in printed
     assert f"|dtype:bfloat16  model {folders[0]} + {folders[1]}  fingerprint " in printed

@@ -36,11 +36,10 @@ def pipe(folder):
 
 @pytest.fixture
 def paragraph(tmp_path, folder):
-    """Return the arguments of a command that translates `PARAGRAPH`, in a file of two lines, and the output path."""
+    """Return the path of a file of two lines that holds `PARAGRAPH`."""
     text = tmp_path / "text"
-    output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
-    return ["translate", "--model", folder, "--input", text, "--output", output, "--max_length_offset", 1], output
+    return text
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -69,7 +68,7 @@ def test_sentences_are_found_in_many_languages_after_any_white_space(sentencex, 
     assert [sentence for sentence, _ in split_text(text, language)] == expected
 
 
-def test_a_paragraph_is_translated_sentence_by_sentence(sentencex, pipe, paragraph):
+def test_a_paragraph_is_translated_sentence_by_sentence(sentencex, pipe, folder, paragraph, tmp_path):
     text = PARAGRAPH.format(*SENTENCES)
     alone = [found["translation_text"] for found in pipe(SENTENCES)]
     expected = PARAGRAPH.format(*alone)
@@ -78,10 +77,10 @@ def test_a_paragraph_is_translated_sentence_by_sentence(sentencex, pipe, paragra
     constructed = vaswani_pipeline("translation", model=pipe.model, tokenizer=pipe.tokenizer, **OPTION)
     assert constructed(text, max_new_tokens=6)[0]["translation_text"] == expected
     assert translate(pipe.model, pipe.tokenizer, [text, ""], **OPTION, max_new_tokens=6) == [expected, ""]
-    command, output = paragraph
-    assert vaswani(*command, "--split_sentences") == 0
+    files = f"--input {paragraph} --output {tmp_path}/output"
+    assert vaswani(f"translate --model {folder} {files} --max_length_offset 1 --split_sentences") == 0
     alone = translate(pipe.model, pipe.tokenizer, SENTENCES, max_length_offset=1)
-    assert output.read_bytes().decode() == PARAGRAPH.replace("\r\n\n", "\n").format(*alone) + "\n"
+    assert (tmp_path / "output").read_bytes().decode() == PARAGRAPH.replace("\r\n\n", "\n").format(*alone) + "\n"
 
 
 def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, pipe):
@@ -97,20 +96,21 @@ def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, 
 
 
 def test_the_printed_scores_say_that_sentences_were_split(sentencex, folder, paragraph, capsys):
-    text = paragraph[0][4]
-    assert vaswani("evaluate", "--model", folder, "--test", text, text, "--split_sentences") == 0
+    assert vaswani(f"evaluate --model {folder} --test {paragraph} {paragraph} --split_sentences") == 0
     printed = capsys.readouterr()
     assert "|split_sentences  model" in printed.out
     assert "several" not in printed.err
 
 
-def test_alignments_of_split_sentences_are_refused(paragraph, tmp_path, capsys):
-    assert vaswani(*paragraph[0], "--split_sentences", "--alignments", tmp_path / "links") == 1
-    assert "--alignments needs plain lines" in capsys.readouterr().err
+def test_alignments_of_split_sentences_are_refused(folder, paragraph, tmp_path, error_of):
+    files = f"--input {paragraph} --output {tmp_path}/output --alignments {tmp_path}/links"
+    assert "--alignments needs plain lines" in error_of(f"translate --model {folder} {files} --split_sentences")
 
 
-def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(pipe, paragraph, capsys, monkeypatch):
-    assert vaswani(*paragraph[0]) == 0
+def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(
+    pipe, folder, paragraph, capsys, monkeypatch
+):
+    assert vaswani(f"translate --model {folder} --input {paragraph} --max_length_offset 1") == 0
     error = capsys.readouterr().err
     assert "several sentences, one of which may be missing in the translation: 2 (the first begins '" in error
     assert "Split them, or give --split_sentences." in error
@@ -147,10 +147,9 @@ def test_the_pattern_of_several_sentences_does_not_match_a_single_sentence():
     assert all(map(SEVERAL_SENTENCES.search, several))
 
 
-def test_a_sentence_splitter_that_is_missing_or_loses_characters_is_an_error(pipe, paragraph, capsys, monkeypatch):
+def test_a_sentence_splitter_that_is_missing_or_loses_characters_is_an_error(pipe, folder, error_of, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    assert vaswani(*paragraph[0], "--split_sentences") == 1
-    assert "pip install sentencex" in capsys.readouterr().err
+    assert "pip install sentencex" in error_of(f"translate --model {folder} --split_sentences")
     with pytest.raises(ImportError, match="pip install sentencex"):
         pipe("A dog.", **OPTION)
     monkeypatch.setitem(sys.modules, "sentencex", SimpleNamespace(segment=lambda language, text: [text[:4]]))

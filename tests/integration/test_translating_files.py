@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from shortcuts import vaswani, write_lines
@@ -21,7 +22,7 @@ WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
 # `translate` saves its work after each window of lines. A window has LEAST_LINES_PER_WINDOW (1 in these tests) or
 # --tokens_per_batch lines, whichever is more: 20 here. So the 90 lines make four and a half windows.
-TOKENS_PER_BATCH = "20"
+SMALL = "--max_length_offset 2 --tokens_per_batch 20"
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli
@@ -54,42 +55,35 @@ def small_windows(monkeypatch):
     monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)
 
 
-def arguments(model_folder, text, output, *more):
-    files = ["--model", model_folder, "--input", text, *([] if output is None else ["--output", output])]
-    return ["translate", *files, "--max_length_offset", "2", "--tokens_per_batch", TOKENS_PER_BATCH, *more]
-
-
 def test_a_translation_does_not_continue_with_other_options_or_another_model(
     model_folder, text, tmp_path, monkeypatch, capsys
 ):
-    command = arguments(model_folder, text, tmp_path / "out", "--ensemble", model_folder)
+    files = f"--input {text} --output {tmp_path}/out {SMALL}"
+    command = f"translate --model {model_folder} --ensemble {model_folder} {files}"
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", None)
-        assert vaswani(*command) == 1
+        assert vaswani(command) == 1
     other = shutil.copytree(model_folder, tmp_path / "other")
     VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(model_folder)).save_pretrained(other)
-    more = ["--ensemble", other, "--num_beams", "2", "--scores"]
-    assert vaswani(*arguments(other, text, tmp_path / "out", *more)) == 1
+    assert vaswani(f"translate --model {other} --ensemble {other} --num_beams 2 --scores {files}") == 1
     models = r'ensemble was \[".*"\], is \[".*"\]; model was ".*", is ".*"'
     changes = f"begun with other settings: {models}; num_beams was not set, is 2; scores was false, is"
     assert re.search(changes, capsys.readouterr().err)
-    assert vaswani(*command) == 0
+    assert vaswani(command) == 0
     assert (tmp_path / "out").read_text().count("\n") == len(SENTENCES)
 
 
-def test_compressed_files_and_pipes_give_the_same_translations(model_folder, text, tmp_path, capsys):
-    assert vaswani(*arguments(model_folder, text, tmp_path / "whole")) == 0
-    compressed = tmp_path / "text.gz"
+def test_compressed_files_and_pipes_give_the_same_translations(model_folder, text, tmp_path, output_of):
+    command = f"translate --model {model_folder} {SMALL} --input"
+    whole = output_of(f"{command} {text}")
+    (tmp_path / "text.gz").write_bytes(gzip.compress(text.read_bytes()))
+    assert output_of(f"{command} {tmp_path}/text.gz") == whole
     fifo = tmp_path / "fifo"
-    compressed.write_bytes(gzip.compress(text.read_bytes()))
-    capsys.readouterr()
-    assert vaswani(*arguments(model_folder, compressed, None)) == 0
-    assert capsys.readouterr().out == (tmp_path / "whole").read_text()
     os.mkfifo(fifo)
     writer = subprocess.Popen(["cp", text, fifo])
-    assert vaswani(*arguments(model_folder, fifo, tmp_path / "piped")) == 0
+    output_of(f"{command} {fifo} --output {tmp_path}/piped")
     assert writer.wait() == 0
-    assert (tmp_path / "piped").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert (tmp_path / "piped").read_text() == whole
 
 
 def test_each_option_that_changes_the_output_of_translate_is_compared_before_work_continues():
@@ -99,38 +93,33 @@ def test_each_option_that_changes_the_output_of_translate_is_compared_before_wor
     assert options - {"command", "debug", "module", "parser"} == {*OF_OUTPUT} | compared_by_content | names_of_files
 
 
-def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
-    class Two:
-        num_processes = 2
-
-    monkeypatch.setattr("vaswani_transformer.translation.files.find_processes", Two)
-    assert vaswani("translate", "--model", model_folder, "--input", text) == 1
-    assert "2 processes can share a file, but not a pipe: name files" in capsys.readouterr().err
+def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, error_of):
+    monkeypatch.setattr(file_translation, "find_processes", lambda: SimpleNamespace(num_processes=2))
+    error = error_of(f"translate --model {model_folder} --input {text}")
+    assert "2 processes can share a file, but not a pipe: name files" in error
 
 
 @pytest.mark.slow
 def test_two_processes_continue_the_work_of_a_killed_process_and_write_the_same_file(
-    model_folder, text, tmp_path, capsys
+    model_folder, text, tmp_path, error_of
 ):
-    options = ["--nbest", "2", "--scores"]
-    assert vaswani(*arguments(model_folder, text, tmp_path / "whole", *options)) == 0
+    command = f"translate --model {model_folder} --input {text} --nbest 2 --scores {SMALL} --output {tmp_path}"
+    assert vaswani(f"{command}/whole") == 0
     output = tmp_path / "out"
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(seconds=0.5))
-    process = subprocess.Popen([sys.executable, program, *arguments(model_folder, text, output, *options)])
+    process = subprocess.Popen([sys.executable, program, *f"{command}/out".split()])
     first = tmp_path / "out.partial" / "lines-000000000001"
     while process.poll() is None and not first.exists():
         time.sleep(0.01)
-    assert vaswani(*arguments(model_folder, text, output, *options)) == 1
-    assert "another process writes in" in capsys.readouterr().err
-    os.kill(process.pid, signal.SIGKILL)
+    assert "another process writes in" in error_of(f"{command}/out")
+    process.kill()
     assert process.wait() == -signal.SIGKILL
     assert not output.exists()
     first.write_text("damaged\n")  # this window must be translated again
     program.write_text(PROGRAM.format(seconds=0))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, program, *arguments(model_folder, text, output, *options)]
-    subprocess.run(command, env=environment, check=True, timeout=900)
+    torchrun = f"-m torch.distributed.run --standalone --nproc_per_node 2 {program} {command}/out"
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    subprocess.run([sys.executable, *torchrun.split()], env=environment, check=True, timeout=900)
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
     assert not (tmp_path / "out.partial").exists()
