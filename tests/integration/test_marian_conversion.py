@@ -8,7 +8,7 @@ import shutil
 import pytest
 import sentencepiece
 import torch
-from shortcuts import change_json, vaswani
+from shortcuts import change_json
 from tiny_training import assert_close
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
@@ -76,8 +76,8 @@ def marian_folder(build_marian_model, tmp_path_factory):
         for number in range(processor.get_piece_size()):
             vocabulary.setdefault(processor.id_to_piece(number), len(vocabulary))
     vocabulary["<pad>"] = len(vocabulary)
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}', encoding="utf-8")
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}')
     build_marian_model(vocab_size=len(vocabulary)).save_pretrained(folder)
     # With this field, transformers marks options that it has taken from the config of the model.
     change_json(folder / "generation_config.json", _from_model_config=True)
@@ -104,7 +104,7 @@ def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_mar
     target = torch.randint(36, (3, 6))
     expected = marian(**batch, decoder_input_ids=target).logits
     assert expected.std() > 1
-    torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
+    assert_close(model(**batch, decoder_input_ids=target).logits, expected, tolerance=1e-5)
     # Our model always scales its input embeddings, so embeddings without scaling cannot be tied to the output.
     assert model.config.tie_word_embeddings == (not shape.startswith("not"))
     lengths = set()
@@ -112,7 +112,7 @@ def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_mar
     no_repeat = {"no_repeat_ngram_size": 1}
     for options in ({}, no_repeat | {"num_beams": 1}, no_repeat | {"length_penalty": 2.0, "renormalize_logits": False}):
         expected = marian.generate(**batch, **options)
-        assert model.generate(**batch, **options).tolist() == expected.tolist()
+        assert_close(model.generate(**batch, **options), expected)
         lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
     assert len(lengths) > 2  # some translations end before the limit, at different lengths
 
@@ -170,36 +170,33 @@ def test_our_model_converted_to_marian_and_back_computes_the_same(build_tiny_mod
     target = torch.randint(37, (3, 6))
     expected = model(**batch, decoder_input_ids=target).logits
     for other in (marian, back):
-        torch.testing.assert_close(other(**batch, decoder_input_ids=target).logits, expected, atol=2e-5, rtol=0)
+        assert_close(other(**batch, decoder_input_ids=target).logits, expected, tolerance=2e-5)
     assert back.config.tie_word_embeddings == model.config.tie_word_embeddings
     options = {"num_beams": 3, "length_penalty": 0.7, "early_stopping": False, "max_length": 12}
     options["forced_eos_token_id"] = 2  # without it, Marian's translations end at the limit without </s>
-    translations = marian.generate(**batch, **options).tolist()
-    ours = model.generate(**batch, **options, length_penalty_type="power", max_length_offset=None)
-    assert ours.tolist() == translations
-    assert back.generate(**batch, **options).tolist() == translations
+    translations = marian.generate(**batch, **options)
+    assert_close(model.generate(**batch, **options, length_penalty_type="power", max_length_offset=None), translations)
+    assert_close(back.generate(**batch, **options), translations)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "names"),
     [
-        ({}, r"cannot have the d_k and d_v of this model"),
-        ({"d_k": 4, "d_v": 4, "attention_window": 3}, r"cannot have the attention_window of"),
-        ({"d_k": 4, "d_v": 4, "position_embedding_type": "learned"}, r"cannot have the position_embedding_type of"),
-        ({"d_k": 4, "d_v": 4, "position_layout": "fairseq"}, r"cannot have the position_layout of"),
+        ({"d_k": 5, "d_v": 7}, "d_k and d_v"),
+        ({"attention_window": 3}, "attention_window"),
+        ({"position_embedding_type": "learned"}, "position_embedding_type"),
+        ({"position_layout": "fairseq"}, "position_layout"),
     ],
 )
-def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, message):
-    with pytest.raises(ValueError, match=message):
-        conversion.to_marian(build_tiny_model(**changes))
+def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, names):
+    with pytest.raises(ValueError, match=f"cannot have the {names} of this model"):
+        conversion.to_marian(build_tiny_model(**{"d_k": 4, "d_v": 4} | changes))
 
 
-def test_the_command_prints_what_marian_computes_differently(build_translator, tmp_path, capsys):
+def test_the_command_prints_what_marian_computes_differently(build_translator, tmp_path, output_of):
     texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
-    arguments = ["convert", "--to", "marian", "--model", tmp_path / "ours", "--output", tmp_path / "theirs"]
-    assert vaswani(*arguments) == 0
-    printed = capsys.readouterr().out
+    printed = output_of(f"convert --to marian --model {tmp_path}/ours --output {tmp_path}/theirs")
     assert "layer_norm_eps is always 1e-05, not 1e-06" in printed
     assert "no length_penalty_type='gnmt', max_length_offset=50" in printed
     marian = MarianMTModel.from_pretrained(tmp_path / "theirs")
@@ -218,10 +215,10 @@ def test_a_wrong_conversion_is_noticed_before_files_are_written(build_marian_mod
         conversion.compare_logits(model, marian)
 
 
-def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, capsys):
+def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, output_of):
     output = tmp_path / "ours"
-    assert vaswani("convert", "--from", "marian", "--model", marian_folder, "--output", output) == 0
-    assert "Its tokenizer is MarianTokenizer" in capsys.readouterr().out
+    printed = output_of(f"convert --from marian --model {marian_folder} --output {output}")
+    assert "Its tokenizer is MarianTokenizer" in printed
     marian = MarianMTModel.from_pretrained(marian_folder)
     theirs = MarianTokenizer.from_pretrained(marian_folder)
     model = VaswaniForConditionalGeneration.from_pretrained(output)
@@ -232,27 +229,25 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, cap
     pairs = list(generate_pairs(split="test", num_pairs=6))
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     inputs = theirs(sources, text_target=targets, padding=True, return_tensors="pt")
-    for name, ids in tokenizer(sources, text_target=targets, padding=True, return_tensors="pt").items():
-        assert ids.tolist() == inputs[name].tolist()
+    assert_close({**tokenizer(sources, text_target=targets, padding=True, return_tensors="pt")}, {**inputs})
     labels = inputs.pop("labels")
     assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # a target is not cut into the pieces of a source
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == targets
 
     tokens = marian.generate(**inputs)
-    assert model.generate(**inputs).tolist() == tokens.tolist()
+    assert_close(model.generate(**inputs), tokens)
     expected = theirs.batch_decode(tokens, skip_special_tokens=True)
     assert translate(model, tokenizer, sources) == expected
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
     assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
 
 
-def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_path, capsys):
+def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_path, error_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for name in ("train", "dev"):
         (tmp_path / name).write_text(f"the dog runs {name}\n")
-    files = [option for name in ("train", "dev") for option in (f"--{name}", *[tmp_path / name] * 2)]
-    options = ["--keep_vocabulary", marian_folder, "--output", tmp_path / "data"]
-    assert vaswani("prepare", *files, *options) == 1
-    error = capsys.readouterr().err
+    files = "--train train train --dev dev dev --output data"
+    error = error_of(f"prepare {files} --keep_vocabulary {marian_folder}")
     assert f"needs a tokenizer with a tokenizer.json, and {marian_folder} has a MarianTokenizer" in error
     folder = shutil.copytree(marian_folder, tmp_path / "separate")
     change_json(folder / "tokenizer_config.json", separate_vocabs=True)
