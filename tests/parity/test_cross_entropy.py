@@ -2,13 +2,12 @@
 
 import pytest
 import torch
+from tiny_training import assert_close
 from torch import nn
 
 from vaswani_transformer.kernels import cross_entropy
 from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
 from vaswani_transformer.model.loss_vaswani import sum_label_smoothed_loss
-
-TOLERANCE = {"rtol": 0, "atol": 1e-10}
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -32,6 +31,6 @@ def test_loss_and_gradients_agree_with_pytorch(monkeypatch, smoothing, slice_len
     ]
     gradients = torch.autograd.grad(3 * expected, inputs, retain_graph=True)
     for loss, nll in found:
-        torch.testing.assert_close((loss, nll), (expected, expected_nll), **TOLERANCE)
+        assert_close((loss, nll), (expected, expected_nll), tolerance=1e-10)
         assert not nll.requires_grad
-        torch.testing.assert_close(torch.autograd.grad(3 * loss, inputs, retain_graph=True), gradients, **TOLERANCE)
+        assert_close(torch.autograd.grad(3 * loss, inputs, retain_graph=True), gradients, tolerance=1e-10)

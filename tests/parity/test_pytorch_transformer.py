@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny_training import assert_close
 from torch import nn
 
 from vaswani_transformer.model.layers_vaswani import DecoderLayer, MultiHeadAttention, Residual
@@ -84,7 +85,7 @@ def test_the_stacks_agree_with_pytorch(model, target_is_padded):
         inputs_embeds=source,
         decoder_inputs_embeds=target,
     ).last_hidden_state
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+    assert_close(actual, expected, tolerance=1e-10)
 
 
 def test_the_encoder_agrees_with_pytorch(model):
@@ -94,4 +95,4 @@ def test_the_encoder_agrees_with_pytorch(model):
     positions = model.model.encoder.positions(6, mask=mask, device=source.device)
     expected = build_reference(model).encoder(source + positions, src_key_padding_mask=mask == 0)
     actual = model.model.encoder(inputs_embeds=source, attention_mask=mask).last_hidden_state
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+    assert_close(actual, expected, tolerance=1e-10)

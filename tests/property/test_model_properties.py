@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_training import assert_close
 
 from vaswani_transformer.kernels import window
 
 FEW = settings(max_examples=12)
-EXACT = {"rtol": 0, "atol": 1e-10}
 
 words = st.integers(min_value=2, max_value=36)  # 0 starts a target, 1 is padding
 any_token = st.integers(min_value=0, max_value=36)
@@ -57,7 +57,7 @@ def test_padding_never_changes_a_result(model, source, target, left, right, targ
     padded_target, target_mask = pad(target, target_left, target_right)
     actual = logits(model, [padded_source], [padded_target], [source_mask], [target_mask])
     real = slice(len(target_left), len(target_left) + len(target))
-    torch.testing.assert_close(actual[:, real], expected, **EXACT)
+    assert_close(actual[:, real], expected, tolerance=1e-10)
 
 
 @FEW
@@ -65,7 +65,7 @@ def test_padding_never_changes_a_result(model, source, target, left, right, targ
 def test_the_padding_token_is_hidden_without_a_mask(model, source, target, left, right):
     expected = logits(model, [source], [target])
     actual = logits(model, [[1] * left + source + [1] * right], [target])
-    torch.testing.assert_close(actual, expected, **EXACT)
+    assert_close(actual, expected, tolerance=1e-10)
 
 
 @FEW
@@ -84,7 +84,7 @@ def test_the_logits_of_a_batch_equal_those_of_each_pair_alone(model, pairs):
     batch = logits(model, sources, targets, source_masks, target_masks)
     for row, (source, target, _) in enumerate(pairs):
         alone = logits(model, [source], [target])[0]
-        torch.testing.assert_close(batch[row][torch.tensor(target_masks[row]) == 1], alone, **EXACT)
+        assert_close(batch[row][torch.tensor(target_masks[row]) == 1], alone, tolerance=1e-10)
 
 
 @FEW
@@ -106,7 +106,7 @@ def test_decoding_in_steps_equals_one_pass(model, source, target, left, steps):
         cache, done = output.past_key_values, end
         parts.append(output.logits)
     actual = torch.cat(parts, dim=1)
-    torch.testing.assert_close(actual[:, len(left) :], expected[:, len(left) :], **EXACT)
+    assert_close(actual[:, len(left) :], expected[:, len(left) :], tolerance=1e-10)
 
 
 @FEW
@@ -117,4 +117,4 @@ def test_a_position_never_sees_later_positions(model, source, target, data):
     changed = [*target[: position + 1], *future]
     expected = logits(model, [source], [target])
     actual = logits(model, [source], [changed])
-    torch.testing.assert_close(actual[:, : position + 1], expected[:, : position + 1], **EXACT)
+    assert_close(actual[:, : position + 1], expected[:, : position + 1], tolerance=1e-10)
