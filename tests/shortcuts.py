@@ -14,14 +14,15 @@ def each_case(names, cases):
     return pytest.mark.parametrize(names, cases.values(), ids=cases)
 
 
-def vaswani(command, *arguments):
-    """Run a command, and return its exit status.
+def vaswani(command, *arguments, status=0):
+    """Run a command, and check its exit status.
 
     Args:
         command: the command as typed in a shell, without the word "vaswani".
         arguments: further arguments, each of them whole, such as a sentence or a path with spaces.
+        status: the expected exit status.
     """
-    return cli.main([*shlex.split(command), *map(str, arguments)])
+    assert cli.main([*shlex.split(command), *map(str, arguments)]) == status
 
 
 def write_lines(path, lines):

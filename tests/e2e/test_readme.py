@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "vaswani_transformer"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MAP = (PACKAGE / "model" / "README.md").read_text(encoding="utf-8")
+MAP = (PACKAGE / "model/README.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (.+) \| \[.+\]\((.+)\) \| `([\w.]+)` \| `([\w/]+\.py)::(\w+)` \|$", re.MULTILINE)
 ROWS = ROW.findall(MAP)
 # A row may name several parts of the paper. "3.2.1, equation 1, figure 2 left: scaled dot-product attention" has three.

@@ -11,7 +11,7 @@ nbformat = pytest.importorskip("nbformat", reason='needs pip install ".[tour]"')
 nbclient = pytest.importorskip("nbclient", reason='needs pip install ".[tour]"')
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "scripts" / "tour_of_the_paper.ipynb"
+NOTEBOOK = ROOT / "scripts/tour_of_the_paper.ipynb"
 MOST_BYTES = 700_000
 STALE = "the saved outputs of the notebook are out of date: execute it again with the command in scripts/README.md"
 # The tag of cells that show a trained model. Their outputs vary, because processors round differently in training.

@@ -17,7 +17,7 @@ from vaswani_transformer import VaswaniConfig, cli
 from vaswani_transformer.training.recipes import RECIPES, TABLE_3, divide_widths, load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-RESULTS = SCRIPTS / "benchmarks" / "results" / "table3_reduced"
+RESULTS = SCRIPTS / "benchmarks/results/table3_reduced"
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def record(tmp_path, monkeypatch):
     def run(name, *options):
         commands = []
         monkeypatch.setattr(runs, "execute", commands.append)
-        assert runs.main([name, "--folder", "TEXTS", "--output", f"{tmp_path}/run", *options]) == 0
+        assert runs.main([*f"{name} --folder TEXTS --output {tmp_path}/run".split(), *options]) == 0
         ours = [command[command.index("vaswani_transformer") + 1 :] for command in commands if command[0] != "bash"]
         return [cli.build_parser().parse_args(command) for command in ours]
 
@@ -39,7 +39,7 @@ def test_a_run_prepares_trains_and_scores_its_recipe(record, tmp_path, name):
     rows = ["--rows", "base"] if name.startswith("table3") else []
     prepare, training, *scores = record(name, "--seed", "7", *rows)
     assert (prepare.command, training.command, training.seed) == ("prepare", "train", 7)
-    assert training.data == prepare.output == tmp_path / "run" / "data"
+    assert training.data == prepare.output == tmp_path / "run/data"
     assert training.recipe == ("table3_base" if rows else prepare.recipe)
     assert training.init_from in (None, prepare.keep_vocabulary)
     assert scores
@@ -52,11 +52,9 @@ def test_a_run_prepares_trains_and_scores_its_recipe(record, tmp_path, name):
 
 def test_the_text_of_each_set_is_a_source_file_and_a_target_file(record):
     prepare, _, score = record("iwslt14_de_en")
-    assert (prepare.train, prepare.dev) == (
-        [["TEXTS/train.de", "TEXTS/train.en"]],
-        ["TEXTS/valid.de", "TEXTS/valid.en"],
-    )
-    assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
+    found = [*prepare.train, prepare.dev, score.test]
+    assert found == [[f"TEXTS/{name}.{language}" for language in ("de", "en")] for name in ("train", "valid", "test")]
+    assert score.tokenize == "none"
 
 
 def test_the_everyday_models_train_on_each_corpus_listed_in_disturbed_text_json(record, tmp_path):
@@ -69,9 +67,9 @@ def test_the_everyday_models_train_on_each_corpus_listed_in_disturbed_text_json(
 def test_a_run_first_splits_its_treebank_into_three_files_and_ends_if_a_command_fails(tmp_path):
     (tmp_path / "treebank_wsj_sample").mkdir()
     whole = "".join(f"{number}\n" for number in range(1, 3915))
-    (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # no line is a tree, so `prepare` fails
+    (tmp_path / "treebank_wsj_sample/wsj_sample.mrg").write_text(whole)  # no line is a tree, so `prepare` fails
     run = tmp_path / "run"
-    assert runs.main(["parsing_wsj_sample", "--folder", str(tmp_path), "--output", str(run)]) == 1
+    assert runs.main(f"parsing_wsj_sample --folder {tmp_path} --output {run}".split()) == 1
     parts = [(run / f"{part}.mrg").read_text() for part in ("train", "dev", "test")]
     assert ("".join(parts), [part.count("\n") for part in parts]) == (whole, [3314, 300, 300])
 
@@ -79,13 +77,13 @@ def test_a_run_first_splits_its_treebank_into_three_files_and_ends_if_a_command_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["multi30k_raw"], "the run multi30k_raw needs --folder, the folder with its texts"),
-        (["table3", "--folder", "x", "--rows", "A"], "the run table3 has these rows: base A1 A2"),
+        ("multi30k_raw", "the run multi30k_raw needs --folder, the folder with its texts"),
+        ("table3 --folder x --rows A", "the run table3 has these rows: base A1 A2"),
     ],
 )
 def test_a_run_without_the_folder_of_its_texts_or_with_an_unknown_row_is_refused(capsys, arguments, message):
     with pytest.raises(SystemExit):
-        runs.main(arguments)
+        runs.main(arguments.split())
     assert message in capsys.readouterr().err
 
 
@@ -95,8 +93,8 @@ def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_
         for step in ("09", "10"):
             (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
     log = [{"update": 9, "dev_perplexity": 8.0}, {"update": 10, "loss": 1.0}, {"update": 10, "dev_perplexity": 7.5}]
-    (tmp_path / "run" / "A2" / "log.jsonl").write_text("\n".join(map(json.dumps, log)))
-    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # a row with this file is not trained again
+    (tmp_path / "run/A2/log.jsonl").write_text("\n".join(map(json.dumps, log)))
+    (tmp_path / "run/D1/dev_scores.json").touch()  # a row with this file is not trained again
     _, *commands = record("table3_reduced", "--rows", *rows)
     trainings = commands[::2]
     scores = commands[1::2]
@@ -104,7 +102,7 @@ def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_
     assert trainings[-1].seed == 1
     assert scores[0].model == f"{tmp_path}/run/base/checkpoints/step-00000009"  # no log: the first that fits step-*
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000010"
-    assert scores[1].json == tmp_path / "run" / "A2" / "dev_scores.json"
+    assert scores[1].json == tmp_path / "run/A2/dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]
     sizes = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout")
     for training, recipe in zip(trainings, ours, strict=True):
@@ -132,8 +130,8 @@ def test_the_base_run_goes_from_text_to_scores_on_two_processes(tmp_path):
     options = "--num_updates 6 --divide_widths 16 --set tokens_per_batch=800 --log_interval 3 --mixed_precision no"
     launch = f"{sys.executable} -m torch.distributed.run --nproc_per_node 2 -m vaswani_transformer"
     environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
-    command = [sys.executable, SCRIPTS / "run.py", "base_en_de", "--folder", tmp_path, "--output", run]
-    command += ["--launch", launch, *options.split()]
+    options = f"base_en_de --folder {tmp_path} --output {run} {options}".split()
+    command = [sys.executable, SCRIPTS / "run.py", *options, "--launch", launch]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     scores = read_json(run / "test_scores.json")["scores"]

@@ -9,7 +9,7 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 
-CONFIGS = Path(__file__).parents[2] / "scripts" / "accelerate"
+CONFIGS = Path(__file__).parents[2] / "scripts/accelerate"
 EXPECTED = {  # name: distributed type, number of processes on all machines, number of machines, True if on CPUs
     "1_cpu": (DistributedType.NO, 1, 1, True),
     "1_gpu": (DistributedType.NO, 1, 1, False),

@@ -85,7 +85,7 @@ def test_the_decoding_benchmark_runs_and_all_systems_without_int8_translate_alik
 
 def test_the_gpu_report_measures_a_training_and_prints_which_training_failed(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
-    assert vaswani(f"{prepare} {tmp_path}/data") == 0
+    vaswani(f"{prepare} {tmp_path}/data")
     arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager --output {tmp_path}/report"
     small = "--divide_widths 16 --set tokens_per_batch=100 --set model.encoder_layers=1 --set model.decoder_layers=1"
     assert gpu_report.main(f"{arguments} {small}".split()) == 0

@@ -9,7 +9,7 @@ from torch.distributed.run import get_args_parser
 
 from vaswani_transformer import cli
 
-SBATCH = Path(__file__).parents[2] / "scripts" / "clusters" / "slurm.sbatch"
+SBATCH = Path(__file__).parents[2] / "scripts/clusters/slurm.sbatch"
 SLURM = {
     "SLURM_JOB_ID": "17",
     "SLURM_JOB_NUM_NODES": "2",

@@ -82,8 +82,9 @@ def test_compiled_processes_learn_the_same_as_one_process(one_process, tiny_data
 def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_process, tiny_data, tmp_path, capfd):
     run = tmp_path / "run"
     train_in_processes(2, EXACT, tiny_data, run, double=True)
-    for path in (run / "checkpoints").glob("step-00000005"):
-        (path / "COMPLETE").unlink()  # as if the run had been killed after update 4, inside the third epoch
+    (
+        run / "checkpoints/step-00000005/COMPLETE"
+    ).unlink()  # as if the run had been killed after update 4, inside the third epoch
     found = train_in_processes(3, EXACT, tiny_data, run, double=True)
     error = capfd.readouterr().err
     assert "was written by 2 processes, and this run has 3: dropout" in error
@@ -93,7 +94,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
 
 
 def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
-    other = shutil.copytree(tiny_data, tmp_path / "data" / "1")
+    other = shutil.copytree(tiny_data, tmp_path / "data/1")
     change_json(other / "preparation.json", fingerprint="another")
     data = {"0": tiny_data, "1": other}.get
     with pytest.raises(ProcessRaisedException, match="the processes find different prepared data"):
@@ -108,7 +109,7 @@ def test_processes_draw_different_dropout_and_a_stopped_run_continues_exactly(tw
     assert len({state.numpy().tobytes() for state in states}) == len(states) == 4  # 2 checkpoints x 2 processes
     with pytest.raises(ProcessRaisedException, match="begun with other settings: seed was 0, is 1"):
         train_in_processes(2, RECIPE, tiny_data, run, seed=1)  # the first process refuses the seed, and all raise
-    (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
+    (run / "checkpoints/step-00000005/COMPLETE").unlink()
     continued = train_in_processes(2, RECIPE, tiny_data, run)
     assert_close(continued, two_processes)
 
@@ -162,7 +163,7 @@ run_update = loop.run_update
 def die_or_stop(parts, update):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first_life and os.environ["RANK"] == "1" and parts.progress.update == 3:
-        while not (run / "checkpoints" / "step-00000002").exists():  # the other process writes this checkpoint
+        while not (run / "checkpoints/step-00000002").exists():  # the other process writes this checkpoint
             pass
         os.kill(os.getpid(), signal.SIGKILL)
     if not first_life and os.environ["RANK"] == "0" and parts.progress.update == 2:
@@ -194,9 +195,9 @@ def test_torchrun_restarts_a_killed_run_and_sigterm_makes_it_save(two_processes,
     script = tmp_path / "worker.py"
     run = tmp_path / "run"
     script.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node 2 --max-restarts 1 --shutdown-timeout 120"
     result = subprocess.run(
-        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "120", str(script), str(tiny_data), str(run)],
+        [sys.executable, *torchrun.split(), script, tiny_data, run],
         env=os.environ | LAUNCH,
         capture_output=True,
         text=True,

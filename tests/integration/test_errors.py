@@ -83,5 +83,5 @@ def test_an_empty_output_is_a_usage_error(capsys):
 
 def test_ctrl_c_during_imports_prints_one_line(monkeypatch, capsys):
     monkeypatch.setattr(cli, "import_module", mock.Mock(side_effect=KeyboardInterrupt))
-    assert vaswani("translate --model model") == 130
+    vaswani("translate --model model", status=130)
     assert capsys.readouterr().err == "vaswani translate: stopped by Ctrl+C\n"

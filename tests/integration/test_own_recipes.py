@@ -22,25 +22,26 @@ def data(tmp_path_factory):
     for side, name in enumerate(("en", "de")):
         write_lines(folder / f"train.{name}", [pair[side] for pair in PAIRS])
         write_lines(folder / f"dev.{name}", [pair[side] for pair in PAIRS[:9]])
-    assert prepare(folder / "mine.json", folder, folder / "data", "model.dropout=0.2") == 0
+    prepare(folder / "mine.json", folder, folder / "data", "model.dropout=0.2")
     return folder / "data"
 
 
 def prepare(recipe, texts, output, change):
     """Prepare the files train.en, train.de, dev.en and dev.de of the folder `texts`."""
     files = f"--train {texts}/train.en {texts}/train.de --dev {texts}/dev.en {texts}/dev.de"
-    return vaswani(f"prepare --recipe {recipe} {files} --set {change} --output {output}")
+    vaswani(f"prepare --recipe {recipe} {files} --set {change} --output {output}")
 
 
-def train_to(run, data, num_updates, options=""):
-    return vaswani(f"train --data {data} --output {run} --num_updates {num_updates} {options}")
+def train_to(run, data, num_updates, options="", *, status=0):
+    """Train with the command, and check its exit status."""
+    vaswani(f"train --data {data} --output {run} --num_updates {num_updates} {options}", status=status)
 
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
     """Return the folder of a run of 17 updates, with a checkpoint after every second update and after the last."""
     run = tmp_path_factory.mktemp("whole")
-    assert train_to(run, data, 17) == 0
+    train_to(run, data, 17)
     return run
 
 
@@ -54,8 +55,8 @@ def assert_ends_alike(one, other):
 
 def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert train_to(tmp_path / "run", data, 3, "--set tokens_per_batch=99 --set num_averaged_checkpoints=1") == 0
-    written = read_json(tmp_path / "run" / "recipe.json")["recipe"]
+    train_to(tmp_path / "run", data, 3, "--set tokens_per_batch=99 --set num_averaged_checkpoints=1")
+    written = read_json(tmp_path / "run/recipe.json")["recipe"]
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, *lines, last, advice = capsys.readouterr().err.splitlines()
@@ -65,7 +66,7 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
     assert [line.partition(" -> ")[0] for line in lines if " -> " in line] == [f"  {pair[0]}" for pair in PAIRS[:3]] * 2
     found = read_log(tmp_path / "run")[-1]["dev_perplexity"]
-    model = tmp_path / "run" / "model"
+    model = tmp_path / "run/model"
     assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.6g}"
     assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
     assert [path.name for path in tmp_path.iterdir()] == ["run"]  # nothing is written beside the run
@@ -74,8 +75,8 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
 def test_a_run_extended_twice_ends_like_an_uninterrupted_run_of_the_same_length(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
     for num_updates in (8, 9, 17):  # the recipe plans a checkpoint at update 8, but none at update 9
-        assert train_to(run, data, num_updates) == 0
-        assert (run / "model" / "model.safetensors").exists()
+        train_to(run, data, num_updates)
+        assert (run / "model/model.safetensors").exists()
     error = capsys.readouterr().err
     assert "resuming after update 8 from" in error
     assert "resuming after update 9 from" in error
@@ -91,40 +92,40 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
         with monkeypatch.context() as context:
             calls = itertools.count(1)
             context.setattr(loop, "_agree_to_stop", lambda *args: next(calls) == num_updates)
-            assert train_to(run, data, 30) == 75  # stopped and saved
+            train_to(run, data, 30, status=75)  # stopped and saved
 
     stop_after(9)
-    assert (run / "checkpoints" / "stopped-00000009").exists()
+    assert (run / "checkpoints/stopped-00000009").exists()
     assert read_update(find_model_folder(run)) == 9
     note = f"{run} has no final model yet: its newest checkpoint is used (stopped-00000009)\n"
     assert capsys.readouterr().err.endswith(note)
-    assert train_to(run, data, 8) == 1
+    train_to(run, data, 8, status=1)
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == f"vaswani train: {run} has done 9 updates, but num_updates is 8: raise it."
-    assert train_to(run, data, 9) == 0
+    train_to(run, data, 9)
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
     assert find_model_folder(run) == run / "model"
     stop_after(2)
-    assert find_model_folder(run) == run / "checkpoints" / "stopped-00000011"
+    assert find_model_folder(run) == run / "checkpoints/stopped-00000011"
     note = f"{run} was continued after its final model (update 9): its newest checkpoint is used (stopped-00000011)\n"
     assert capsys.readouterr().err.endswith(note)
-    (run / "model" / "README.md").write_text("of update 9")
-    assert train_to(run, data, 11) == 0
+    (run / "model/README.md").write_text("of update 9")
+    train_to(run, data, 11)
     assert "README.md describes the previous model: replace it" in capsys.readouterr().err
 
 
 def test_a_run_that_its_patience_ended_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
     changes = "--set lr_scale=0 --set patience"
     # The evaluation at the end of this short run must not count for the patience of the runs below.
-    assert train_to(tmp_path / "run", data, 3, f"{changes}=2") == 0
+    train_to(tmp_path / "run", data, 3, f"{changes}=2")
     for num_updates in (30, 40):
-        assert train_to(tmp_path / "run", data, num_updates, f"{changes}=2") == 0
+        train_to(tmp_path / "run", data, num_updates, f"{changes}=2")
         error = capsys.readouterr().err
         assert f"ended after update 6 of {num_updates}: evaluations in a row without a better development" in error
         assert "loss: 2. To continue, give a larger patience: --set patience=4" in error
         assert "WARNING: a uniform guess would have perplexity" in error  # a learning rate of 0 teaches nothing
     for name in ("run", "whole"):
-        assert train_to(tmp_path / name, data, 30, f"{changes}=4") == 0
+        train_to(tmp_path / name, data, 30, f"{changes}=4")
         assert read_log(tmp_path / name)[-1]["update"] == 10
 
 
@@ -133,7 +134,7 @@ def test_a_run_continues_with_changed_code_of_the_layers_after_a_warning(data, w
     changed = tmp_path / "layers_vaswani.py"
     changed.write_text("")
     monkeypatch.setattr(layers_vaswani, "__file__", str(changed))
-    assert train_to(run, data, 19) == 0
+    train_to(run, data, 19)
     assert "WARNING: the model was saved with other code than the installed code" in capsys.readouterr().err
 
 
@@ -143,7 +144,7 @@ def test_a_run_continues_with_changed_code_of_the_layers_after_a_warning(data, w
 )
 def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, whole, tmp_path, capsys, lost, message):
     run = shutil.copytree(whole, tmp_path / "run", ignore=shutil.ignore_patterns(lost))
-    assert train_to(run, data, 17) == 1
+    train_to(run, data, 17, status=1)
     assert message in capsys.readouterr().err
     assert_close(weights(run / "model"), weights(whole / "model"))
 
@@ -154,7 +155,7 @@ def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, c
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(TINY.to_dict()))
     recipe = path if name == "recipe.json" else "phrasebook"
-    assert train_to(tmp_path, data, 2, f"--recipe {recipe}") == 1
+    train_to(tmp_path, data, 2, f"--recipe {recipe}", status=1)
     assert capsys.readouterr().err.startswith(f"vaswani train: {tmp_path}")
     assert path.read_text() == json.dumps(TINY.to_dict())
 
@@ -163,27 +164,27 @@ def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, c
 def trained(whole, tmp_path):
     """Return the folder of a finished run. The generation config of its model names an alignment head."""
     folder = shutil.copytree(whole, tmp_path / "trained")
-    change_json(folder / "model" / "generation_config.json", alignment_heads=[[0, 1]])
+    change_json(folder / "model/generation_config.json", alignment_heads=[[0, 1]])
     return folder
 
 
 def test_a_run_starts_from_trained_weights_and_continues_after_the_weights_are_removed(data, trained, tmp_path, capsys):
     run = tmp_path / "run"
     changes = "--set model.dropout=0.0 --set lr_scale=0"
-    assert train_to(run, data, 2, f"--init_from {trained} {changes}") == 0
+    train_to(run, data, 2, f"--init_from {trained} {changes}")
     start = weights(trained / "model")
-    search = read_json(run / "model" / "generation_config.json")
+    search = read_json(run / "model/generation_config.json")
     assert search["alignment_heads"] == [[0, 1]]
     assert_close(weights(run / "model"), start)  # a learning rate of 0 changes no weight
     fingerprint = read_json(run / "recipe.json")["init_fingerprint"]
     assert f", init_from {trained}, init_fingerprint {fingerprint}, " in capsys.readouterr().err
     shutil.rmtree(trained)
-    assert train_to(run, data, 4, f"--init_from {trained} {changes}") == 0
+    train_to(run, data, 4, f"--init_from {trained} {changes}")
     assert "init_fingerprint None" in capsys.readouterr().err
     assert_close(weights(run / "model"), start)
-    assert read_json(run / "model" / "generation_config.json") == search
+    assert read_json(run / "model/generation_config.json") == search
     assert read_json(run / "recipe.json")["init_fingerprint"] == fingerprint
-    assert train_to(run, data, 4, f"--recipe {data}/recipe.json {changes}") == 1
+    train_to(run, data, 4, f"--recipe {data}/recipe.json {changes}", status=1)
     error = capsys.readouterr().err
     assert 'begun with other settings: init_from was "' in error
     assert f", is not set. Give the same settings, or name another output folder, with --init_from {run} to" in error
@@ -193,33 +194,34 @@ def test_a_run_continues_with_its_saved_settings_if_none_are_given(data, tmp_pat
     run = tmp_path / "run"
     changes = "--set num_beams=2 --set model.num_heads=2 --set warmup_updates=5"
     options = f"--recipe multi30k_tiny --seed 3 --divide_widths 8 {changes}"
-    assert train_to(run, data, 2, options) == 0
+    train_to(run, data, 2, options)
     first, second = capsys.readouterr().err.splitlines()[:2]
     assert first.startswith("recipe multi30k_tiny with changes: model.d_ff was 256, is 32, ")
     assert ", seed 3, " in second
     recorded = read_json(run / "recipe.json")
-    assert train_to(run, data, 3, "--set patience=4") == 0
+    train_to(run, data, 3, "--set patience=4")
     assert capsys.readouterr().err.startswith(f"recipe {run / 'recipe.json'}: multi30k_tiny with changes: ")
     changed = {"num_updates": 3, "patience": 4}
     assert read_json(run / "recipe.json") == recorded | {"recipe": recorded["recipe"] | changed}
-    assert train_to(run, data, 3, f"{options} --set patience=4") == 0
-    assert train_to(run, data, 3, "--set lr_scale=9") == 1
+    train_to(run, data, 3, f"{options} --set patience=4")
+    train_to(run, data, 3, "--set lr_scale=9", status=1)
     error = capsys.readouterr().err.splitlines()[-1]
     assert "recipe.lr_scale was 2.53, is 9. Give the same settings, or name another output folder, with --init" in error
 
 
 def test_a_run_with_divided_widths_continues_with_the_same_command(data, tmp_path):
     command = tmp_path / "run", data, 2, "--divide_widths 2"
-    assert train_to(*command) == train_to(*command) == 0
+    for _ in range(2):
+        train_to(*command)
 
 
 def test_training_records_the_settings_of_the_data_and_refuses_to_change_them(data, tmp_path, capsys):
     for change in ("vocab_size=300", "subword_model=bpe", "max_length=5", "max_length_ratio=1.1"):
-        assert train_to(tmp_path / "run", data, 2, f"--set {change}") == 1
+        train_to(tmp_path / "run", data, 2, f"--set {change}", status=1)
         assert f"again, in another folder, with vaswani prepare --set {change}." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-    assert train_to(tmp_path / "run", data, 2, "--recipe iwslt14_de_en --divide_widths 32") == 0
-    recipe = read_json(tmp_path / "run" / "recipe.json")["recipe"]
+    train_to(tmp_path / "run", data, 2, "--recipe iwslt14_de_en --divide_widths 32")
+    recipe = read_json(tmp_path / "run/recipe.json")["recipe"]
     prepared = read_json(data / "preparation.json")
     assert recipe["subword_model"] == "bpe"
     for name in ("vocab_size", "max_length", "max_length_ratio"):
@@ -227,22 +229,22 @@ def test_training_records_the_settings_of_the_data_and_refuses_to_change_them(da
 
 
 def test_a_run_does_not_begin_inside_a_model_folder(data, whole, capsys):
-    assert train_to(whole / "model", data, 2) == 1
+    train_to(whole / "model", data, 2, status=1)
     assert f"{whole / 'model'} is the folder of a model: name the folder of a run" in capsys.readouterr().err
 
 
 def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_path, capsys):
-    assert prepare(data / "recipe.json", data.parent, tmp_path / "data", "vocab_size=290") == 0
-    tokenizer = read_json(trained / "model" / "tokenizer.json")["model"]
+    prepare(data / "recipe.json", data.parent, tmp_path / "data", "vocab_size=290")
+    tokenizer = read_json(trained / "model/tokenizer.json")["model"]
     tokenizer["vocab"]["a"], tokenizer["vocab"]["e"] = tokenizer["vocab"]["e"], tokenizer["vocab"]["a"]
     swapped = shutil.copytree(trained, tmp_path / "swapped")
-    change_json(swapped / "model" / "tokenizer.json", model=tokenizer)
+    change_json(swapped / "model/tokenizer.json", model=tokenizer)
     for start, other, change, message in (
         (trained, data, "--set model.d_ff=20", "has another architecture than the recipe: d_ff was 24, is 20."),
         (trained, tmp_path / "data", "", f"{trained} has another vocabulary than {tmp_path}/data: prepare with --keep"),
         (swapped, data, "", "has another vocabulary"),
     ):
-        assert train_to(tmp_path / "run", other, 2, f"--init_from {start} {change}") == 1
+        train_to(tmp_path / "run", other, 2, f"--init_from {start} {change}", status=1)
         assert message in capsys.readouterr().err
 
 
@@ -250,7 +252,7 @@ def test_one_process_may_train_runs_of_different_precision_one_after_another(dat
     found = []
     for number, options in enumerate(("--mixed_precision no", "--mixed_precision bf16", "")):
         run = tmp_path / str(number)
-        assert train_to(run, data, 2, options) == 0
+        train_to(run, data, 2, options)
         found.append(weights(run / "model"))
     assert_close(found[0], found[2])
     assert any(not weight.equal(found[1][name]) for name, weight in found[0].items())

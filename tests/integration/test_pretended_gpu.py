@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "scripts" / "pretended_gpu"
+FOLDER = Path(__file__).parents[2] / "scripts/pretended_gpu"
 # A process cannot remove the pretended device again, so this program has a process of its own. `count_search` raises an
 # error if the search finds other tokens than on the CPU.
 PROGRAM = """

@@ -51,7 +51,7 @@ def hostile(run, tmp_path):
     folder = tmp_path / "hostile"
     shutil.copytree(run, folder)
     model = folder / "model"
-    state = folder / "checkpoints" / "step-00000058" / "training_state"
+    state = folder / "checkpoints/step-00000058/training_state"
     state.mkdir(parents=True)
     names = ("optimizer.bin", "pytorch_model.bin", "evil_vaswani.py", ".git-credentials")
     for path in (folder / "tensorboard.out", folder / ".env", state / "optimizer.bin", *map(model.joinpath, names)):
@@ -109,7 +109,7 @@ def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_a_config_is_
     model = shutil.copytree(run / "model", tmp_path / "model")
     (model / "README.md").write_text("---\nlicense: mit\n---\nMine, OWNER/NAME.\n")
     write_upload(model, tmp_path / "upload", repo_id="me/tiny")
-    assert (tmp_path / "upload" / "README.md").read_text() == "---\nlicense: mit\n---\nMine, me/tiny.\n"
+    assert (tmp_path / "upload/README.md").read_text() == "---\nlicense: mit\n---\nMine, me/tiny.\n"
     change_json(model / file, api_key="hf_1")
     with pytest.raises(ValueError, match="would publish them: api_key"):
         write_upload(model, tmp_path / "again", repo_id="me/tiny")
@@ -117,18 +117,18 @@ def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_a_config_is_
 
 def test_a_run_that_was_continued_does_not_upload_its_outdated_card(run, tmp_path):
     run = shutil.copytree(run, tmp_path / "continued")
-    checkpoint = shutil.copytree(run / "model", run / "checkpoints" / "step-00000099")
+    checkpoint = shutil.copytree(run / "model", run / "checkpoints/step-00000099")
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
-    (run / "model" / "UPDATE").write_text("50")
-    (run / "model" / "README.md").write_text("of update 50")
+    (run / "model/UPDATE").write_text("50")
+    (run / "model/README.md").write_text("of update 50")
     write_upload(run, tmp_path / "upload", repo_id="me/tiny")
-    assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
+    assert "updates: 99 done" in (tmp_path / "upload/README.md").read_text()
 
 
 def test_an_upload_is_refused_without_a_card_a_login_or_the_hub_and_if_private_is_asked_of_a_public_repository(
     run, hub, tmp_path, monkeypatch, error_of
 ):
-    model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
+    model = shutil.copytree(run / "model", tmp_path / "alone/model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
         sharing.upload_model(model, "me/tiny")
     assert not hub.requests
