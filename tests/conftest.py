@@ -263,7 +263,6 @@ def metric_modules(tmp_path_factory):
 
     folder = str(tmp_path_factory.mktemp("modules"))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
         monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", folder)
         monkeypatch.setattr(evaluate.loading, "init_hf_modules", lambda _=None: folder)

@@ -58,7 +58,7 @@ def executed(saved, bundled_model, tmp_path_factory):
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(folder)}})
     # In a new folder, IPython does not read the start-up files and settings of the user.
-    client.execute(env=os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(folder / "ipython"), "HF_HUB_OFFLINE": "1"})
+    client.execute(env=os.environ | {"PYTHONPATH": path, "IPYTHONDIR": f"{folder}/ipython", "HF_HUB_OFFLINE": "1"})
     return notebook
 
 

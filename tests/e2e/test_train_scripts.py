@@ -105,11 +105,13 @@ def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_
     assert scores[1].json == tmp_path / "run/A2/dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]
     sizes = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout")
+
+    def find_ratios(row, base):
+        row_config, base_config = (VaswaniConfig(**recipe.model) for recipe in (row, base))
+        return [getattr(row_config, name) / getattr(base_config, name) for name in sizes]
+
     for training, recipe in zip(trainings, ours, strict=True):
-        pairs = ((recipe, ours[0]), (RECIPES[training.recipe], RECIPES["table3_base"]))
-        configs = [[VaswaniConfig(**one.model) for one in pair] for pair in pairs]
-        ratios = [[getattr(row, name) / getattr(base, name) for name in sizes] for row, base in configs]
-        assert ratios[0] == ratios[1]
+        assert find_ratios(recipe, ours[0]) == find_ratios(RECIPES[training.recipe], RECIPES["table3_base"])
 
 
 def test_table_3_is_printed_beside_the_table_of_the_paper(capsys, tmp_path):

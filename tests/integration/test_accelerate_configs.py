@@ -22,7 +22,7 @@ PROBE = "from accelerate import Accelerator; a = Accelerator(); a.wait_for_every
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_each_file_configures_what_its_name_says(name):
-    config = load_config_from_file(str(CONFIGS / f"{name}.yaml"))
+    config = load_config_from_file(f"{CONFIGS}/{name}.yaml")
     actual = (config.distributed_type, config.num_processes, config.num_machines, config.use_cpu)
     assert actual == EXPECTED[name]
 

@@ -44,7 +44,7 @@ T5_SEARCH = {"num_beams": 3, "max_length": 9}
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
-    """Return a folder with the files of a sentencepiece model, and a list of its (piece, score)."""
+    """Return a folder with the files of a sentencepiece model, and the list of its (piece, score)."""
     model = io.BytesIO()
     lines = iter([*SENTENCES, *T5_PREFIX.split()] * 20)
     sentencepiece.SentencePieceTrainer.train(
@@ -55,18 +55,17 @@ def pieces(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     for name in ("source.spm", "target.spm"):
         (folder / name).write_bytes(model.getvalue())
-    names = ["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in scores)]
-    (folder / "vocab.json").write_text(json.dumps({name: number for number, name in enumerate(names)}))
-    return folder, scores
+    unigrams = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")] + scores
+    vocabulary = {name: number for number, (name, _) in enumerate(unigrams)}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    return folder, unigrams
 
 
-def build_tokenizer(kind, folder, scores):
-    spm = str(folder / "source.spm")
-    vocab = str(folder / "vocab.json")
-    unigrams = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores]
+def build_tokenizer(kind, folder, unigrams):
+    spm, vocab = f"{folder}/source.spm", f"{folder}/vocab.json"
     match kind:
         case "marian":
-            return MarianTokenizer(spm, str(folder / "target.spm"), vocab, source_lang="en", target_lang="de")
+            return MarianTokenizer(spm, f"{folder}/target.spm", vocab, source_lang="en", target_lang="de")
         case "m2m100":
             return M2M100Tokenizer(vocab, spm)
         case "mbart":
@@ -74,12 +73,9 @@ def build_tokenizer(kind, folder, scores):
         case "mbart50":
             return MBart50Tokenizer(vocab=unigrams)
         case "nllb":
-            characters = [*sorted(set("".join(SENTENCES)) - {" "}), "\u2581"]
-            return NllbTokenizer(
-                vocab={name: i for i, name in enumerate(["<s>", "<pad>", "</s>", "<unk>", *characters])}
-            )
+            return NllbTokenizer(vocab={name: number for number, (name, _) in enumerate(unigrams)})
         case "t5":
-            return T5Tokenizer(vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores], extra_ids=0)
+            return T5Tokenizer(vocab=unigrams[1:], extra_ids=0)
 
 
 def build_model(kind, tokenizer):

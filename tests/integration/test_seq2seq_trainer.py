@@ -185,7 +185,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_run(tokenizer, dataset, tmp_pa
     assert 1 < epoch_length < 6
     for stop in (epoch_length, epoch_length + 1):  # after the first epoch, and inside the second
         resumed = build_trainer(tmp_path, tokenizer, dataset, **settings)
-        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
+        resumed.train(resume_from_checkpoint=f"{tmp_path}/checkpoint-{stop}")
         assert resumed.state.global_step == 8
         assert_close(weights(resumed), weights(whole))
 
@@ -241,7 +241,7 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset):
     variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in variables.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
-    for name, checkpoint in (("whole", None), ("resumed", str(folder / "whole/checkpoint-5"))):
+    for name, checkpoint in (("whole", None), ("resumed", f"{folder}/whole/checkpoint-5")):
         settings = {"save_strategy": "steps", "save_steps": 5, **EXACT}
         trainer = build_trainer(folder / name, tokenizer, dataset, by_tokens=True, **settings)
         assert trainer.accelerator.num_processes == 2
@@ -283,5 +283,5 @@ def test_the_example_of_fine_tuning_improves_the_bleu_of_a_model(tokenizer, tmp_
     lines = re.findall(r"(before|after) fine-tuning: BLEU ([0-9.]+)  nrefs:1\|case:mixed\S+", capsys.readouterr().out)
     assert [when for when, _ in lines] == ["before", "after"]
     assert float(lines[0][1]) + 20 < float(lines[1][1])
-    translate = pipeline("translation", model=str(tmp_path / "finetuned"))
+    translate = pipeline("translation", model=f"{tmp_path}/finetuned")
     assert translate(PAIRS[20][0])
