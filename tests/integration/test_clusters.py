@@ -40,8 +40,8 @@ def test_the_slurm_job_starts_training_and_is_queued_again_if_time_runs_out(tmp_
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
     (tmp_path / "calls").touch()
-    environment = os.environ | SLURM | {"SIGNAL": signal, "STATUS": str(status)}
-    environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | SLURM | {"SIGNAL": signal, "STATUS": str(status), "PATH": path}
     command = ["bash", SBATCH, "--recipe", "base_en_de", "--data", "data", "--output", "my runs/base"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=600, check=False)
     assert (tmp_path / "calls").read_text().splitlines() == calls

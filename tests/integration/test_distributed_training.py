@@ -31,7 +31,7 @@ def train_in_fork(recipe, data, run, settings, double):
     """Train in one of several processes.
 
     Args:
-        data: a folder, or a function that returns a folder for the rank of the process. The rank is a str.
+        data: a folder, or a function that returns a folder for the rank of the process.
         double: True to train in float64.
     """
     # This process is a fork of the test process. The copied state of Accelerate says that there is only one process.
@@ -40,7 +40,7 @@ def train_in_fork(recipe, data, run, settings, double):
     torch.set_num_threads(1)
     if double:
         torch.set_default_dtype(torch.float64)
-    data = data(str(torch.distributed.get_rank())) if callable(data) else data
+    data = data(torch.distributed.get_rank()) if callable(data) else data
     train(recipe, data, run, log_interval=1, **settings)
 
 
@@ -96,7 +96,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
 def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
     other = shutil.copytree(tiny_data, tmp_path / "data/1")
     change_json(other / "preparation.json", fingerprint="another")
-    data = {"0": tiny_data, "1": other}.get
+    data = [tiny_data, other].__getitem__
     with pytest.raises(ProcessRaisedException, match="the processes find different prepared data"):
         debug_launcher(train_in_fork, args=(RECIPE, data, tmp_path / "run", {}, False), num_processes=2)
 

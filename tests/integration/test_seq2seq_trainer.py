@@ -221,9 +221,8 @@ def test_each_batch_holds_the_pairs_of_its_planned_update(tokenizer, dataset, tm
             plan = plan_updates(*lengths, tokens_per_batch=150, seed=seed, epoch=epoch)
             for rows, batch in zip(plan, loader, strict=True):
                 assert batch.keys() == {"input_ids", "attention_mask", "labels", "decoder_input_ids"}
-                for row, input_ids, labels in zip(rows, batch["input_ids"], batch["labels"], strict=True):
-                    assert input_ids[input_ids != tokenizer.pad_token_id].tolist() == shuffled[int(row)]["input_ids"]
-                    assert labels[labels != -100].tolist() == shuffled[int(row)]["labels"]
+                for column, padding in (("input_ids", tokenizer.pad_token_id), ("labels", -100)):
+                    assert [ids[ids != padding].tolist() for ids in batch[column]] == shuffled[rows][column]
 
 
 EXACT = {"dropout": 0.0, "dtype": torch.float64, "max_steps": 8}

@@ -23,7 +23,7 @@ from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
 from vaswani_transformer.runs import resumable_checkpoints
-from vaswani_transformer.training import checkpoints, loop, setup
+from vaswani_transformer.training import loop, setup
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
@@ -47,17 +47,9 @@ def before_update(number, act):
     return patch.object(loop, "run_update", count_and_run)
 
 
-def train_until_save(number, *args, **options):
-    """Train until `number` checkpoints are saved, then stop the training as Ctrl+C does."""
-    save = checkpoints.Checkpoints.save
-    calls = itertools.count(1)
-
-    def save_and_die(self, **how):
-        save(self, **how)
-        if next(calls) == number:
-            raise KeyboardInterrupt
-
-    with patch.object(checkpoints.Checkpoints, "save", save_and_die), pytest.raises(KeyboardInterrupt):
+def train_until(number, *args, **options):
+    """Train, and stop the training before update `number`, as Ctrl+C does."""
+    with before_update(number, die), pytest.raises(KeyboardInterrupt):
         train(*args, **options)
 
 
@@ -73,7 +65,7 @@ def whole(tiny_data, tmp_path_factory):
 def stopped_run(tiny_data, tmp_path_factory):
     """Return the folder of a run that stopped after update 6, with checkpoints of updates 4 and 6."""
     run = tmp_path_factory.mktemp("stopped")
-    train_until_save(3, TINY, tiny_data, run, log_interval=3)
+    train_until(7, TINY, tiny_data, run, log_interval=3)
     return run
 
 
@@ -112,7 +104,7 @@ def test_a_run_that_was_stopped_twice_ends_like_an_uninterrupted_run(whole, tiny
     for num_stops in range(3):
         with patch.object(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
             if num_stops < 2:
-                train_until_save(1, TINY, tiny_data, tmp_path, log_interval=3)
+                train_until(3, TINY, tiny_data, tmp_path, log_interval=3)
             else:
                 assert_ends_as(whole, tiny_data, tmp_path)
     seconds = [line["seconds"] for line in read_log(tmp_path) if "seconds" in line]
@@ -230,8 +222,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused_and_keeps_its_checkpoints
 
 
 def test_a_continued_run_does_not_repeat_lines_logged_after_the_last_checkpoint(tiny_data, tmp_path):
-    with before_update(4, die), pytest.raises(KeyboardInterrupt):
-        train(TINY, tiny_data, tmp_path, log_interval=1)
+    train_until(4, TINY, tiny_data, tmp_path, log_interval=1)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == [1, 2, 3]
     train(TINY, tiny_data, tmp_path, log_interval=1)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == list(range(1, 8))

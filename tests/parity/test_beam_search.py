@@ -30,7 +30,6 @@ def search(
     num_beams: int,
     limit: int,
     alpha: float,
-    end: int,
     num_best: int = 1,
     stops_early: bool = True,
 ) -> list[tuple[float, Hypothesis]]:
@@ -39,7 +38,6 @@ def search(
     Args:
         next_words: returns, for each hypothesis of a list, log P of every word as its next word.
         limit: the largest number of words of a translation, </s> included.
-        end: the word </s>.
         stops_early: True to stop when no open hypothesis can win any more, False to stop at the limit.
     """
     running: dict[Hypothesis, float] = {(): 0.0}
@@ -48,13 +46,13 @@ def search(
         grown: dict[Hypothesis, float] = {}
         for hypothesis, log_probs in zip(running, next_words(list(running)), strict=True):
             words = nlargest(2 * num_beams, range(len(log_probs)), key=log_probs.__getitem__)
-            for word in [end] if length == limit else words:
+            for word in [END] if length == limit else words:
                 grown[(*hypothesis, word)] = running[hypothesis] + log_probs[word]
         best_first = sorted(grown, key=grown.__getitem__, reverse=True)
         for hypothesis in best_first[:num_beams]:
-            if hypothesis[-1] == end:
+            if hypothesis[-1] == END:
                 finished[hypothesis] = grown[hypothesis] / ((5 + length) / 6) ** alpha
-        running = {h: grown[h] for h in [h for h in best_first if h[-1] != end][:num_beams]}
+        running = {h: grown[h] for h in [h for h in best_first if h[-1] != END][:num_beams]}
         if not running or (num_beams == 1 and finished):
             break
         best_possible = max(running.values()) / ((5 + limit) / 6) ** alpha
@@ -67,13 +65,12 @@ def words_of_model(model, source: Sequence[int]) -> NextWords:
     """Return a function `next_words` for translations of `source`. It calls `forward` of `model` without a cache."""
     input_ids = torch.tensor([source], device=model.device)
     encoded = model.get_encoder()(input_ids).last_hidden_state
-    start = model.generation_config.decoder_start_token_id
 
     @torch.no_grad()
     def next_words(hypotheses: list[Hypothesis]) -> list[list[float]]:
         logits = model(
             encoder_outputs=(encoded.expand(len(hypotheses), -1, -1),),
-            decoder_input_ids=torch.tensor([[start, *hypothesis] for hypothesis in hypotheses], device=model.device),
+            decoder_input_ids=torch.tensor([[START, *hypothesis] for hypothesis in hypotheses], device=model.device),
             logits_to_keep=1,
             use_cache=False,
         ).logits
@@ -126,7 +123,6 @@ def test_searches_of_all_widths_agree_with_the_plain_search(model, num_beams, al
             num_beams=num_beams,
             limit=len(SENTENCES[i]) + OFFSET,
             alpha=alpha,
-            end=END,
             num_best=num_best,
             stops_early=stops_early,
         )
@@ -144,7 +140,7 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
             return log_probs.exp().mean(dim=0).log().tolist()
 
         return search(
-            mean, num_beams=num_beams, limit=len(SENTENCES[i]) + OFFSET, alpha=0.6, end=END, num_best=min(2, num_beams)
+            mean, num_beams=num_beams, limit=len(SENTENCES[i]) + OFFSET, alpha=0.6, num_best=min(2, num_beams)
         )
 
     compare(
@@ -173,7 +169,7 @@ def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit
             return rows
 
         limit = len(SENTENCES[i]) + OFFSET
-        return search(biased, num_beams=4, limit=limit, alpha=0.6, end=END, stops_early=False)
+        return search(biased, num_beams=4, limit=limit, alpha=0.6, stops_early=False)
 
     compare(model, expected_of, num_best=1, num_beams=4, sequence_bias={(25, 25): bias})
 
@@ -181,14 +177,14 @@ def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_the_translations_of_a_trained_model_agree_with_the_plain_search(bundled_model, num_beams):
     model, tokenizer = load_translator(bundled_model, dtype="float64")
-    config, found = model.generation_config, []
+    found = []
     sentences = ["The girl does not know whether he bought the house.", "Hello!", "Where is the next station, please?"]
     sources = tokenizer(sentences).input_ids
     for source in sources:
-        limit = len(source) + config.max_length_offset
+        limit = len(source) + model.generation_config.max_length_offset
         words = words_of_model(model, source)
-        [(_, best)] = search(words, num_beams=num_beams, limit=limit, alpha=0.6, end=config.eos_token_id)
+        [(_, best)] = search(words, num_beams=num_beams, limit=limit, alpha=0.6)
         found.append(list(best))
     inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
     rows = model.generate(**inputs, num_beams=num_beams, length_penalty=0.6, early_stopping="never")
-    assert [[token for token in row[1:] if token != config.pad_token_id] for row in rows.tolist()] == found
+    assert [[token for token in row[1:] if token != PAD] for row in rows.tolist()] == found
