@@ -73,7 +73,7 @@ def test_the_printed_fingerprint_is_that_of_the_scored_model_even_if_training_en
         return compute_scores(*args)
 
     monkeypatch.setattr(metrics, "compute_scores", end_training)
-    vaswani(f"evaluate --model {tmp_path}/run --num_beams 2 --test {files[0]} {files[0]}")
+    vaswani(f"evaluate --model {tmp_path}/run --num_beams 2 --max_length_offset 2 --test {files[0]} {files[0]}")
     printed = capsys.readouterr()
     assert printed.out.endswith(f"fingerprint {fingerprint}\n")
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
@@ -125,6 +125,4 @@ def test_a_file_of_translations_is_scored_without_a_model(files, output_of):
 def test_options_that_do_not_fit_together_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         vaswani(f"evaluate {arguments}")
-    error = capsys.readouterr().err
-    assert error.startswith("usage: vaswani evaluate [-h]")
-    assert f"vaswani evaluate: error: {message}" in error
+    assert f"vaswani evaluate: error: {message}" in capsys.readouterr().err

@@ -112,9 +112,9 @@ def changed_weights(replace):
     return damage
 
 
-def add_tokens(folder, count):
+def add_tokens(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens([f"token{number}" for number in range(count)])
+    tokenizer.add_tokens([f"token{number}" for number in range(40)])
     tokenizer.save_pretrained(folder)
 
 
@@ -150,7 +150,7 @@ DAMAGES = {
     },
     "another shape": (changed("config", d_ff=25), "damaged"),
     "an empty tokenizer.json": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
-    "a foreign tokenizer": (lambda folder: add_tokens(folder, 40), r"the tokenizer has \d+ entries, the model \d+"),
+    "a foreign tokenizer": (add_tokens, r"the tokenizer has \d+ entries, the model \d+"),
     "a cut generation config": (lambda folder: cut(folder / "generation_config.json", -2), r"generation_config\.json"),
     "cut weights": (lambda folder: cut(folder / "model.safetensors", 3_000), "damaged file.*Safetensor"),
     "a weight less": (changed_weights(lambda weights: dict(list(weights.items())[1:])), "missing weights: "),

@@ -152,12 +152,13 @@ def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, wh
 @pytest.mark.parametrize("name", ["recipe.json", "log.jsonl", "checkpoints/partial-anything", "model"])
 def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, capsys, name):
     path = tmp_path / name
+    content = json.dumps(TINY.to_dict())
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(TINY.to_dict()))
+    path.write_text(content)
     recipe = path if name == "recipe.json" else "phrasebook"
     train_to(tmp_path, data, 2, f"--recipe {recipe}", status=1)
     assert capsys.readouterr().err.startswith(f"vaswani train: {tmp_path}")
-    assert path.read_text() == json.dumps(TINY.to_dict())
+    assert path.read_text() == content
 
 
 @pytest.fixture

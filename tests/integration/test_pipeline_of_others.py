@@ -18,7 +18,6 @@ from transformers import (
     MarianTokenizer,
     MBart50Tokenizer,
     MBartConfig,
-    MBartTokenizer,
     NllbTokenizer,
     PreTrainedTokenizerFast,
     T5Config,
@@ -68,8 +67,6 @@ def build_tokenizer(kind, folder, unigrams):
             return MarianTokenizer(spm, f"{folder}/target.spm", vocab, source_lang="en", target_lang="de")
         case "m2m100":
             return M2M100Tokenizer(vocab, spm)
-        case "mbart":
-            return MBartTokenizer(vocab=unigrams)
         case "mbart50":
             return MBart50Tokenizer(vocab=unigrams)
         case "nllb":
@@ -100,7 +97,6 @@ def build_model(kind, tokenizer):
 
 LANGUAGES = {
     "m2m100": ("en", "de"),
-    "mbart": ("en_XX", "de_DE"),
     "mbart50": ("en_XX", "de_DE"),
     "nllb": ("eng_Latn", "deu_Latn"),
 }

@@ -221,13 +221,6 @@ def test_a_run_without_an_intact_checkpoint_is_refused_and_keeps_its_checkpoints
     assert names_of_resumable(copy_of_stopped) == ["step-00000004", "step-00000006"]
 
 
-def test_a_continued_run_does_not_repeat_lines_logged_after_the_last_checkpoint(tiny_data, tmp_path):
-    train_until(4, TINY, tiny_data, tmp_path, log_interval=1)
-    assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == [1, 2, 3]
-    train(TINY, tiny_data, tmp_path, log_interval=1)
-    assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == list(range(1, 8))
-
-
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="needs a C++ compiler")
 def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_result(tiny_data, tmp_path, monkeypatch):
     recipe = replace(WITHOUT_DROPOUT, num_updates=4, num_averaged_checkpoints=1)
