@@ -90,7 +90,7 @@ def test_a_dash_means_standard_input_for_at_most_one_of_the_texts(trained_folder
     found = run_module(f"{score} - --target {trained_folder}/dev.de", sources).stdout
     assert found == run_module(f"{score} {trained_folder}/dev.en --target -", targets).stdout
     assert found.count("\n") == sources.count("\n")
-    assert "which can be read only once" in run_module(f"{score} - --target -", sources).stderr
+    assert "but can be read only once" in run_module(f"{score} - --target -", sources).stderr
     done = run_module(f"evaluate --hypotheses - --references {trained_folder}/dev.de", targets)
     assert done.stdout.startswith("BLEU 100.00 ")
 

@@ -70,7 +70,11 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, may_evict=True, **op
     search = start_search(LIMITS, num_beams=num_beams, num_best=num_best, **options)
     steps = TableSteps(table, num_beams)
     logits = steps(search.flat_tokens)
-    run_search(search, steps, logits, processors=[], criteria=[], records={}, may_evict=may_evict)
+
+    def continues(all_done: bool) -> bool:
+        return not all_done
+
+    run_search(search, steps, logits, processors=[], criteria=[], records={}, may_evict=may_evict, continues=continues)
     return search.best(), steps.batch_sizes
 
 

@@ -79,13 +79,8 @@ class VaswaniGenerationConfig(GenerationConfig):
         return GenerationConfig._get_default_generation_params() | {"max_length": 0}
 
     def to_dict(self) -> dict:
-        """Return the options in a form that JSON can hold: tensors and the tuples of a `sequence_bias` become lists."""
-        options = super().to_dict()
-        for name, value in options.items():
-            if hasattr(value, "tolist"):  # a tensor or a NumPy array
-                options[name] = value.tolist()
-        if isinstance(bias := options.get("sequence_bias"), dict):
-            options["sequence_bias"] = [[list(tokens), value] for tokens, value in bias.items()]
+        """Return the options in a form that JSON can hold: tensors and tuples become lists."""
+        options = _to_plain(super().to_dict())
         return options | {"max_length": options.get("max_length") or None}
 
 
@@ -542,6 +537,17 @@ def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
     if config is not None:
         ours.__dict__ = config.__dict__
     return ours
+
+
+def _to_plain(value: object) -> object:
+    """Return `value` with tensors, arrays, tuples, sets, and dicts whose keys are tuples, turned into lists."""
+    if hasattr(value, "tolist"):  # a tensor or a NumPy array
+        return value.tolist()
+    if isinstance(value, dict):
+        if any(isinstance(key, tuple) for key in value):
+            return _to_plain(list(value.items()))
+        return {key: _to_plain(x) for key, x in value.items()}
+    return [_to_plain(x) for x in value] if isinstance(value, list | tuple | set) else value
 
 
 def _refuse_others(config: GenerationConfig) -> None:
