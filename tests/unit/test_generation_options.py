@@ -159,13 +159,15 @@ def test_assisted_greedy_search_finds_the_tokens_of_greedy_search(model):
 # Options that the search honours
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_stop_string_ends_a_translation(model, num_beams):
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 1, "do_sample": True, "top_k": 1}]
+)
+def test_a_stop_string_ends_a_translation(model, options):
     tokenizer = train_tokenizer(["a dog runs"], vocab_size=270)  # token 17, which the model likes to repeat, is a dot
-    found = model.generate(SOURCE, num_beams=num_beams, stop_strings=".", tokenizer=tokenizer)
-    expected = model.generate(SOURCE, num_beams=num_beams, stopping_criteria=[StopStringCriteria(tokenizer, ".")])
+    found = model.generate(SOURCE, stop_strings=".", tokenizer=tokenizer, **options)
+    expected = model.generate(SOURCE, stopping_criteria=[StopStringCriteria(tokenizer, ".")], **options)
     assert torch.equal(found, expected)
-    assert not torch.equal(found, model.generate(SOURCE, num_beams=num_beams))
+    assert not torch.equal(found, model.generate(SOURCE, **options))
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

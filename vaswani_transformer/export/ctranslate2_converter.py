@@ -17,9 +17,10 @@ import copy
 from pathlib import Path
 
 import torch
-from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader, register_loader
+from ctranslate2.converters.transformers import BartLoader, register_loader
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
+from ctranslate2.specs.common_spec import Activation
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
@@ -28,6 +29,14 @@ from ..model.layers_vaswani import MultiHeadAttention
 from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
 
 MAX_POSITIONS = 2_048
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
+}
 HOW_TO_USE = """\
 The CTranslate2 model is in {folder}. In float32, its greedy search gives the translations of `vaswani translate
 --num_beams 1`; int8 changes some of them. Its beam search differs from the paper's in the length penalty and in when it
@@ -85,9 +94,9 @@ class VaswaniLoader(BartLoader):
             ValueError: if CTranslate2 cannot compute this architecture.
         """
         config = model.config
-        if config.attention_window is not None or config.activation_function not in _SUPPORTED_ACTIVATIONS:
+        if config.attention_window is not None or config.activation_function not in ACTIVATIONS:
             raise ValueError(
-                f"CTranslate2 has no attention_window, and only {', '.join(_SUPPORTED_ACTIVATIONS)} as "
+                f"CTranslate2 has no attention_window, and only {', '.join(ACTIVATIONS)} as "
                 f"activation_function: use --format onnx."
             )
         options = {
@@ -95,7 +104,7 @@ class VaswaniLoader(BartLoader):
             # Queries, keys and values must have equal widths. `set_attention` fills the narrower ones with zeros.
             "head_dim": max(config.d_k, config.d_v),
             "pre_norm": False,
-            "activation": _SUPPORTED_ACTIVATIONS[config.activation_function],
+            "activation": ACTIVATIONS[config.activation_function],
         }
         spec = transformer_spec.TransformerSpec(
             transformer_spec.TransformerEncoderSpec(config.encoder_layers, **options),

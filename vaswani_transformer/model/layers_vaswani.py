@@ -398,9 +398,11 @@ class DecoderLayer(GradientCheckpointingLayer):
 
         Without `source`, encoder-decoder attention is left out.
         """
-        attended, _ = self.self_attention(x, None, mask, past_key_values, **kwargs)
+        attended, _ = self.self_attention(x, attention_mask=mask, past_key_values=past_key_values, **kwargs)
         x = self.self_attention_residual(x, attended)
         if source is not None:
-            attended, _ = self.cross_attention(x, source, source_mask, past_key_values, **kwargs)
+            attended, _ = self.cross_attention(
+                x, key_value_states=source, attention_mask=source_mask, past_key_values=past_key_values, **kwargs
+            )
             x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))

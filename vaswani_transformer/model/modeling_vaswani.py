@@ -41,9 +41,9 @@ from .pipeline_vaswani import custom_pipelines
 
 logger = logging.get_logger(__name__)
 
-# The keyword arguments that each `forward` accepts beside its named parameters. `use_cache` and `logits_to_keep` do not
-# concern the encoder, but transformers passes them to it.
-KNOWN_ARGUMENTS = {*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"}
+# The keyword arguments that each `forward` accepts beside its named parameters. transformers passes `use_cache` and
+# `logits_to_keep` to the encoder, and the `tokenizer` of `stop_strings` to each step of its own loop.
+KNOWN_ARGUMENTS = {*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep", "tokenizer"}
 
 
 @dataclass
