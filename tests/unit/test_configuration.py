@@ -102,8 +102,8 @@ def test_d_k_and_d_v_are_by_default_d_model_divided_by_num_heads(given):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position_embedding_type": "rotary"}, r"position_embedding_type.*'sinusoidal', 'learned'.*got rotary"),
-        ({"position_layout": "mixed"}, r"position_layout.*'interleaved', 'concatenated'.*got mixed"),
+        ({"position_embedding_type": "rotary"}, r"position_embedding_type.*'sinusoidal', 'learned'.*got 'rotary'"),
+        ({"position_layout": "mixed"}, r"position_layout.*'interleaved', 'concatenated'.*got 'mixed'"),
         ({"activation_function": "relux"}, r"activation_function must be one of .*relu.*, got 'relux'"),
         ({"d_model": 15, "num_heads": 3}, "d_model must be even for sinusoidal positions, got 15"),
         ({"attention_window": 0}, r"attention_window counts positions.*at least 1, got 0.*None for full"),
@@ -120,7 +120,7 @@ def test_d_k_and_d_v_are_by_default_d_model_divided_by_num_heads(given):
     ],
 )
 def test_the_error_about_an_invalid_value_names_the_field(changes, message):
-    with pytest.raises((ValueError, StrictDataclassFieldValidationError), match=message):
+    with pytest.raises(ValueError, match=message):
         VaswaniConfig(**changes)
 
 

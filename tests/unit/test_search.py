@@ -69,12 +69,7 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, may_evict=True, **op
     """Return the best translations, and the number of hypotheses at each step."""
     search = start_search(LIMITS, num_beams=num_beams, num_best=num_best, **options)
     steps = TableSteps(table, num_beams)
-    logits = steps(search.flat_tokens)
-
-    def continues(all_done: bool) -> bool:
-        return not all_done
-
-    run_search(search, steps, logits, processors=[], criteria=[], records={}, may_evict=may_evict, continues=continues)
+    run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict)
     return search.best(), steps.batch_sizes
 
 

@@ -4,7 +4,6 @@ The defaults are the base model of table 3. `vaswani_transformer.training.recipe
 """
 
 import math
-from typing import Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -51,7 +50,7 @@ class VaswaniConfig(PreTrainedConfig):
 
     Raises:
         ValueError: for a value out of range, or for values that contradict each other. The message names the fields.
-        StrictDataclassError: for a value of another type, or for a name that is not in a list of names.
+        StrictDataclassError: for a value of another type.
     """
 
     model_type = "vaswani"
@@ -82,8 +81,8 @@ class VaswaniConfig(PreTrainedConfig):
     activation_function: str = "relu"
     attention_bias: bool = False
     output_bias: bool = False
-    position_embedding_type: Literal["sinusoidal", "learned"] = "sinusoidal"
-    position_layout: Literal["interleaved", "concatenated", "fairseq"] = "interleaved"
+    position_embedding_type: str = "sinusoidal"
+    position_layout: str = "interleaved"
     max_position_embeddings: int = 1024
     attention_window: int | None = None
     layer_norm_eps: float = 1e-6
@@ -139,8 +138,14 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"{name} is a probability in [0, 1), got {getattr(self, name)}.")
         if not 0 < self.layer_norm_eps < math.inf:
             raise ValueError(f"layer_norm_eps must be a positive finite number, got {self.layer_norm_eps}.")
-        if self.activation_function not in ACT2FN:
-            raise ValueError(f"activation_function must be one of {tuple(ACT2FN)}, got {self.activation_function!r}.")
+        choices = {
+            "activation_function": tuple(ACT2FN),
+            "position_embedding_type": ("sinusoidal", "learned"),
+            "position_layout": ("interleaved", "concatenated", "fairseq"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
 
 # `save_pretrained` copies the code of a registered class, so that a saved model loads without the package.

@@ -92,6 +92,8 @@ class SearchOptions:
     def __post_init__(self):
         if type(self.num_beams) is not int or self.num_beams < 1:
             raise ValueError(f"num_beams must be an integer >= 1 (1 is greedy search), got {self.num_beams!r}.")
+        if self.num_return_sequences < 1:  # transformers itself refuses a number above num_beams
+            raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
         if self.length_penalty_type not in LENGTH_PENALTIES:
             raise ValueError(
                 f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {self.length_penalty_type!r}."
@@ -400,11 +402,11 @@ def run_search(
     steps: Steps,
     logits: Tensor,
     *,
-    processors: LogitsProcessorList,
-    criteria: StoppingCriteriaList,
-    records: dict[str, tuple],
-    may_evict: bool,
-    continues: Callable[[bool], bool],
+    processors: LogitsProcessorList | None = None,
+    criteria: StoppingCriteriaList | None = None,
+    records: dict[str, tuple] | None = None,
+    may_evict: bool = True,
+    continues: Callable[[bool], bool] = lambda all_done: not all_done,
 ) -> None:
     """Grow the hypotheses of `search` until every sentence is decided.
 
@@ -420,6 +422,7 @@ def run_search(
             With `synced_gpus` it asks the other processes too.
     """
     all_done, last_limit = False, max(search.limit_lengths)
+    records = {} if records is None else records
     while continues(all_done):
         logits = (steps(search.flat_tokens) if search.length else logits).float()
         if all_done:  # with `synced_gpus` the other processes still need the forward passes of this process
