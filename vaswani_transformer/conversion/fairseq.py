@@ -9,6 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import GenerationConfig
 
 from ..data.tokenization import SPECIAL_TOKENS
@@ -98,7 +99,7 @@ def load_checkpoint(path: Path) -> dict:
         ) from error
 
 
-def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
+def from_fairseq(weights: dict[str, Tensor], settings: dict) -> VaswaniForConditionalGeneration:
     """Return a model that computes as a model of fairseq does, and searches as `fairseq-generate` does.
 
     Args:
@@ -132,7 +133,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
     return model
 
 
-def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def rename_old_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under the names of the newest version of fairseq, where Q, K and V have separate matrices.
 
     Raises:
@@ -157,7 +158,7 @@ def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     return renamed
 
 
-def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniConfig:
+def build_config(weights: dict[str, Tensor], settings: dict) -> VaswaniConfig:
     """Return the config of the converted model. Sizes come from the weights, all other fields from the settings.
 
     Raises:

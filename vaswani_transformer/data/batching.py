@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..model.loss_vaswani import IGNORE_INDEX
 
@@ -65,7 +66,7 @@ class TokenColumn:
         self._starts = offsets[:-1][rows]
         self.lengths = np.diff(offsets).astype(np.int32)[rows]  # No sentence is too long for int32.
 
-    def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
+    def pad(self, rows: np.ndarray, *, value: int) -> Tensor:
         """Return the sentences `rows`, filled up with `value` on the right: (B, length of the longest sentence)."""
         # There is no loop over sentences, because a loop would take as long as an update on a GPU.
         lengths = self.lengths[rows, None]
@@ -112,7 +113,7 @@ class TokenizedPairs:
     def __len__(self) -> int:
         return len(self.sources.lengths)
 
-    def __getitem__(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
+    def __getitem__(self, rows: Sequence[int] | np.ndarray) -> dict[str, Tensor]:
         """Return the batch of the pairs `rows`: `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)."""
         rows = np.asarray(rows)
         input_ids = self.sources.pad(rows, value=self.pad_token_id)
@@ -226,7 +227,7 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 class Update(NamedTuple):
     """The micro-batches of one process in one update. A `DataLoader` can pin the memory of a named tuple."""
 
-    micro_batches: list[dict[str, torch.Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
+    micro_batches: list[dict[str, Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
     target_tokens: int  # of all processes together, without padding; the loss is divided by this number
     is_last_of_epoch: bool
 

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
+from torch import FloatTensor, LongTensor, Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -34,18 +35,18 @@ class TranslationScores(NamedTuple):
         token_log_probs: (B * n, T) log P of each token, 0 at padding.
     """
 
-    log_probs: torch.FloatTensor
-    lengths: torch.LongTensor
-    scores: torch.FloatTensor
-    token_log_probs: torch.FloatTensor
+    log_probs: FloatTensor
+    lengths: LongTensor
+    scores: FloatTensor
+    token_log_probs: FloatTensor
 
 
 @torch.no_grad()
 def score(
     model: VaswaniForConditionalGeneration,
-    input_ids: torch.LongTensor,
-    labels: torch.LongTensor,
-    attention_mask: torch.Tensor | None = None,
+    input_ids: LongTensor,
+    labels: LongTensor,
+    attention_mask: Tensor | None = None,
     **options,
 ) -> TranslationScores:
     """Return the scores of given translations (Wu et al. 2016, equation 14).
@@ -89,9 +90,7 @@ def score(
     return TranslationScores(log_probs, lengths, log_probs / search.penalise(lengths), token_log_probs)
 
 
-def _select_log_probs(
-    model: VaswaniForConditionalGeneration, hidden_states: torch.Tensor, labels: torch.LongTensor
-) -> torch.Tensor:
+def _select_log_probs(model: VaswaniForConditionalGeneration, hidden_states: Tensor, labels: LongTensor) -> Tensor:
     """Return log P (B, T) of each label, or 0 where the label is -100.
 
     The logits are computed in slices, because the logits of all labels together might not fit into memory.
@@ -154,7 +153,7 @@ def score_pairs(
             )
             labels = labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX)
             found = score(model, **inputs, labels=labels, **options)
-            rated = zip(*map(torch.Tensor.tolist, found[:3]), strict=True)  # log P, |Y| and the score of each pair
+            rated = zip(*map(Tensor.tolist, found[:3]), strict=True)  # log P, |Y| and the score of each pair
             results.update(zip(rows, rated, strict=True))
         yield from map(results.get, range(len(window)))
     if num_cut:

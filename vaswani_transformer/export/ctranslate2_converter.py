@@ -21,7 +21,7 @@ from ctranslate2.converters.transformers import BartLoader, register_loader
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 from ctranslate2.specs.common_spec import Activation
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig
@@ -167,7 +167,7 @@ class VaswaniLoader(BartLoader):
         return self.max_positions
 
 
-def _widen_heads(rows: torch.Tensor, num_heads: int, width: int) -> torch.Tensor:
+def _widen_heads(rows: Tensor, num_heads: int, width: int) -> Tensor:
     """Return `rows` (H * K, ...) as (H * width, ...), where each head is filled up with zeros."""
     heads = rows.unflatten(0, (num_heads, -1))
     missing = width - heads.shape[1]

@@ -25,14 +25,14 @@ from pathlib import Path
 
 import onnxscript  # noqa: F401 - without it, torch would fail in the middle of an export
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 from transformers.cache_utils import EncoderDecoderCache
 
 from ..model.layers_vaswani import CACHE
 from ..model.modeling_vaswani import VaswaniDecoder, VaswaniForConditionalGeneration
 
-Tensors = tuple[torch.Tensor, ...]
+Tensors = tuple[Tensor, ...]
 
 
 class DecoderGraph(nn.Module):
@@ -45,9 +45,9 @@ class DecoderGraph(nn.Module):
 
     def forward(
         self,
-        encoder_attention_mask: torch.Tensor,
-        input_ids: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: Tensor,
+        input_ids: Tensor,
+        encoder_hidden_states: Tensor | None = None,
         past_key_values: Tensors | None = None,
     ) -> Tensors:
         """Return logits and cache after a prompt, or with `past_key_values` after one more token.

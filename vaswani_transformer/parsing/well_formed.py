@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
-import torch
+from torch import LongTensor
 
 # At most this many brackets may open in a row. No tree of CRAFT or of the Wall Street Journal sample has more. Without
 # this bound, a model that is uncertain of the next word could open brackets until it reaches the length limit.
@@ -62,7 +62,7 @@ class WellFormed:
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
         self._length = 0  # the length of the prefixes of this step
 
-    def __call__(self, row: int, prefix: torch.LongTensor) -> list[int]:
+    def __call__(self, row: int, prefix: LongTensor) -> list[int]:
         """Return the tokens that may follow a prefix.
 
         Args:

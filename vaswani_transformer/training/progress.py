@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from ..data.batching import Update
 
@@ -74,7 +75,7 @@ class Tally:
         self.updates = 0
         self._started = time.perf_counter()
 
-    def add(self, losses: torch.Tensor, is_finite: torch.Tensor, update: Update) -> None:
+    def add(self, losses: Tensor, is_finite: Tensor, update: Update) -> None:
         """Count one update.
 
         Args:

@@ -11,6 +11,7 @@ prompt, T tokens so far, D d_model.
 from collections.abc import Sequence
 
 import torch
+from torch import LongTensor, Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ..engine.engine import Engine
@@ -42,7 +43,7 @@ class Ensemble:
                     f"them on data prepared with the same tokenizer."
                 )
 
-    def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> list[torch.Tensor]:
+    def encode(self, input_ids: LongTensor, attention_mask: Tensor | None) -> list[Tensor]:
         """Return a list with the encoding (B, S, D) of `input_ids` (B, S) by each member."""
         return [
             member.encode(input_ids, attention_mask)
@@ -53,12 +54,12 @@ class Ensemble:
 
     def start(
         self,
-        encodings: list[torch.Tensor],
-        source_mask: torch.Tensor | None,
+        encodings: list[Tensor],
+        source_mask: Tensor | None,
         *,
-        prompt: torch.LongTensor,
+        prompt: LongTensor,
         num_beams: int,
-    ) -> tuple[Steps, torch.Tensor]:
+    ) -> tuple[Steps, Tensor]:
         """Read the prompt. Return the object that computes the next steps, and log P (L * b, V) after the prompt.
 
         Args:
@@ -94,11 +95,11 @@ class EnsembleSteps:
     def __init__(self, members: Sequence[Steps]):
         self.members = members
 
-    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+    def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the log of the mean probability of each next word, (L * b, V), after `tokens` (L * b, T)."""
         return mean_log_probs([steps(tokens) for steps in self.members])
 
-    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
         """Continue each sentence from its row of `beams` (L, b).
 
         If `staying` is not `None`, keep only the sentences at these indices among the L.
@@ -107,7 +108,7 @@ class EnsembleSteps:
             steps.reorder(beams, staying)
 
 
-def mean_log_probs(logits_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
+def mean_log_probs(logits_of_models: Sequence[Tensor]) -> Tensor:
     """Return the log of the mean probability of each word, (L * b, V), from the logits of each model.
 
     If all models give a word the same probability, the result is exact. A logsumexp would round it.
