@@ -256,7 +256,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         steps, logits, encoded = self._start_steps(call, engine)
         processors, criteria = self._build_rules(call, rules)
         can_rise = may_raise_log_p(processors)
-        if can_rise and call.options.early_stopping == "never":
+        if can_rise and call.options.num_beams > 1 and call.options.early_stopping == "never":
             logger.warning_once(
                 "exponential_decay_length_penalty, sequence_bias, a watermark or a logits processor of yours can raise "
                 "log P of a token above 0. Then a longer translation may still score higher, so the search runs to the "

@@ -41,9 +41,9 @@ from .pipeline_vaswani import custom_pipelines
 
 logger = logging.get_logger(__name__)
 
-# The keyword arguments that each `forward` accepts beside its named parameters. transformers passes `use_cache` and
-# `logits_to_keep` to the encoder, and the `tokenizer` of `stop_strings` to each step of its own loop.
-KNOWN_ARGUMENTS = {*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep", "tokenizer"}
+# The keyword arguments that each `forward` accepts beside its named parameters. `use_cache` and `logits_to_keep` do not
+# concern the encoder, but transformers passes them to it.
+KNOWN_ARGUMENTS = {*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"}
 
 
 @dataclass
@@ -429,6 +429,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             `loss` (scalar, nats per token), `logits` (B, T, V), in training mode `nll_loss` (the loss without
             smoothing), the output of the encoder, and if requested the cache, hidden states and attention weights.
         """
+        kwargs.pop("tokenizer", None)  # With `stop_strings`, transformers' loop passes its tokenizer to each step.
         num_padded = None
         if labels is not None:
             use_cache = False
