@@ -102,13 +102,13 @@ class GenerateSystem:
     Args:
         load: returns the model.
         engine: the `dtype` of the engine to keep between calls, or None for no engine.
-        limits: the arguments of the program. If `forced_length` is None, translations end with </s>.
+        args: the arguments of the program. If `forced_length` is None, translations end with </s>.
     """
 
-    def __init__(self, load: Callable[[], PreTrainedModel], engine: str | None, limits: argparse.Namespace):
-        torch.set_num_threads(limits.threads)
-        self.model, self.forced_length = load().eval(), limits.forced_length
-        self.options = {"num_beams": limits.num_beams, "length_penalty": limits.length_penalty}
+    def __init__(self, load: Callable[[], PreTrainedModel], engine: str | None, args: argparse.Namespace):
+        torch.set_num_threads(args.threads)
+        self.model, self.forced_length = load().eval(), args.forced_length
+        self.options = {"num_beams": args.num_beams, "length_penalty": args.length_penalty}
         self.is_ours = isinstance(self.model, VaswaniForConditionalGeneration)
         if self.is_ours:
             self.options |= {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET}
@@ -305,8 +305,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     description |= {
         "search": f"beam {args.num_beams}, alpha {args.length_penalty}, at most source + {LENGTH_OFFSET} tokens",
         "sentences": f"{args.sentences} of {args.source.name if args.source else 'the phrasebook'}",
-        "measured": f"{args.repeats} repeats, the systems took turns, {args.clock} time; the column / SYSTEM is "
-        f"sentences/s divided by the sentences/s of SYSTEM, median (min to max)",
+        "measured": f"{args.repeats} repeats, the systems took turns, {args.clock} time; the column '/ SYSTEM' is "
+        f"the speed of the system of a row divided by that of SYSTEM, median (min to max)",
     }
     report(f"Decoding, {', '.join(models)}", description, format_speeds(rows), rows, args.output)
 

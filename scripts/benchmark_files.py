@@ -27,7 +27,7 @@ from vaswani_transformer import cli
 OURS = "-m vaswani_transformer translate --model {model} --input {input} --output {output} --dtype"
 TORCHRUN = "-m torch.distributed.run --nproc_per_node 2"
 CTRANSLATE2 = "{folder}/ctranslate2_files.py {input} {output}"
-# For each system: the arguments of Python, and the number of threads of each of its processes.
+# For each system: the arguments of Python, and the number of threads of each of its processes or workers.
 SYSTEMS = {
     "vaswani_transformer, float32": (f"{OURS} float32", 2),
     "two processes, float32": (f"{TORCHRUN} {OURS} float32", 1),
@@ -45,7 +45,7 @@ COLUMNS = {
     "start, s": "{start:.1f}",
     "translation, s": "{translation:.1f}",
     "all, s": "{whole:.1f}",
-    f"speed / speed of {REFERENCE}, without the start": "{ratio}",
+    f"speed without the start / speed of '{REFERENCE}'": "{ratio}",
     "BLEU": "{bleu:.2f}",
 }
 # The programs of the peers, as their users write them.

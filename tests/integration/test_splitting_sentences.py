@@ -1,4 +1,4 @@
-"""With --split_sentences, lines are translated by sentence. Without it, lines of several sentences are counted."""
+"""Lines are translated sentence by sentence, or else a warning counts the lines that hold several sentences."""
 
 import sys
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def pipe(folder):
 
 @pytest.fixture
 def paragraph(tmp_path, folder):
-    """Return the path of a file of two lines that holds `PARAGRAPH`."""
+    """Return the path of a file: `PARAGRAPH` with `SENTENCES` in it, in two lines."""
     text = tmp_path / "text"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
     return text

@@ -34,7 +34,7 @@ def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tok
 
 def test_a_warning_names_the_user_defined_symbols_of_sentencepiece(tmp_path):
     path = train_sentencepiece(tmp_path, vocab_size=60, hard_vocab_limit=False, user_defined_symbols=["<2de>"])
-    with pytest.warns(UserWarning, match=r"m\.model has user-defined symbols \(<2de>\)\. They stay whole"):
+    with pytest.warns(UserWarning, match=r"m\.model has user-defined symbols \(<2de>\)\. These symbols stay whole"):
         tokens = read_vocabulary(path)("<2de> The dog").tokens()
     assert tokens[0] == "<2de>"
 

@@ -4,10 +4,10 @@ The network of Marian is the network of the paper with these differences: attent
 a position come before all cosines (`position_layout="concatenated"`), and the epsilon of layer normalisation is 1e-5.
 The search of Marian divides log P by |Y|^alpha. The padding token starts the decoder and is never generated.
 
-The conversion copies all weights, with two exceptions. If sines and cosines alternate in our positions, the features of
-the residual stream change their order, which does not change the result. If Marian does not scale its embeddings, ours
-are divided by sqrt(d_model), because our model multiplies embeddings by sqrt(d_model). Divided embeddings cannot be
-tied to the projection.
+The conversion copies all weights, and changes them in two cases. To Marian: if sines and cosines alternate in our
+positions, the features of the residual stream are reordered, which does not change the result. From Marian: if Marian
+does not scale its embeddings, they are divided by sqrt(d_model), because our model multiplies embeddings by
+sqrt(d_model). Divided embeddings cannot be tied to the projection.
 """
 
 from pathlib import Path
@@ -23,12 +23,14 @@ from ..model.search_vaswani import SearchOptions
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.
-TOLERANCE = 1e-4  # The allowed relative difference of logits. The logits of another network differ by far more.
+TOLERANCE = (
+    1e-4  # The allowed difference of logits, relative to the largest. After a wrong conversion it is far larger.
+)
 OWN_OPTIONS = ("length_penalty_type", "max_length_offset")  # options that transformers does not have
 # Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
-# The ends of Marian's names of modules whose weights and biases have the features of the residual stream on their first
-# axis. In all other matrices, the second axis runs over these features.
+# Modules that write to the residual stream: the first axis of their weights and biases runs over the features of the
+# stream. In all other matrices, the second axis does. Here are the ends of Marian's names for these modules.
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")
 # Both configs know these names.
 EQUAL_FIELDS = (
@@ -45,7 +47,7 @@ EQUAL_FIELDS = (
     "pad_token_id",
     "eos_token_id",
     "decoder_start_token_id",
-    # VaswaniConfig takes these names for num_heads and d_ff.
+    # In VaswaniConfig, these names are aliases of num_heads and d_ff.
     "encoder_attention_heads",
     "decoder_attention_heads",
     "encoder_ffn_dim",
@@ -90,7 +92,7 @@ def import_model(name: str, output: Path) -> str:
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, output: Path) -> str:
     """Write our model as a MarianMTModel into the folder `output`; return a note for the user.
 
-    The note lists the differences between Marian's computation and search and ours.
+    The note says where Marian computes or searches in another way than our model.
 
     Raises:
         ValueError: if Marian cannot represent `model`.
@@ -108,7 +110,10 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     options = {name: getattr(search, name) for name in OWN_OPTIONS}
     differing = [f"{name}={value!r}" for name, value in options.items() if value not in ("power", None, 0)]
     if differing:
-        lines.append(f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty.")
+        lines.append(
+            f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty, and its limits do "
+            f"not depend on the source."
+        )
     return "\n".join(lines)
 
 
@@ -233,7 +238,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
             our_weight = our_weights[name]
             if name.rpartition(".")[0].endswith(MODULES_THAT_WRITE):
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # A bias of a module that reads has no axis for the features of the stream.
+            elif our_weight.dim() == 2:  # Other biases have no axis for the features of the stream.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.

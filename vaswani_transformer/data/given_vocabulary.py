@@ -74,8 +74,8 @@ def _convert(path: Path) -> Tokenizer:
         )
     if symbols := list(spec.user_defined_symbols):
         warnings.warn(
-            f"{path} has user-defined symbols ({', '.join(symbols)}). They stay whole, but spaces beside them are not "
-            f"kept as in SentencePiece: write them at the start of a line.",
+            f"{path} has user-defined symbols ({', '.join(symbols)}). These symbols stay whole, but "
+            f"spaces beside them are not kept as in SentencePiece: use them at the start of a line only.",
             stacklevel=1,  # one place for all calls, so that Python shows equal warnings once
         )
     return _Converter(SimpleNamespace(vocab_file=str(path))).converted()

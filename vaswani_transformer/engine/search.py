@@ -1,4 +1,7 @@
-"""A beam search that computes what `BeamSearch` computes, and takes less time for large vocabularies and batches."""
+"""A beam search that computes what `BeamSearch` computes, and takes less time for large vocabularies and batches.
+
+Shapes: L sentences still in the search, b beams, V vocab_size.
+"""
 
 from collections.abc import Sequence
 
@@ -35,8 +38,8 @@ class FastBeamSearch(BeamSearch):
         folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
         # (L, count)
         columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices
-        # Places from 0 to b * V - 1: the words inside the chosen columns, (L, depth, count), and the last words of each
-        # beam, which no column holds, (b, words not folded).
+        # A place is a number from 0 to b * V - 1. First come the places of the words in the chosen columns, (L, depth,
+        # count). Then come those of the last words of each beam, which are in no column: (b, V - depth * width).
         first = columns // width * vocab_size + columns % width
         inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]
         starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)

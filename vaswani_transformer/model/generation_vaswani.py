@@ -64,7 +64,7 @@ class VaswaniGenerationConfig(GenerationConfig):
 
     def validate(self, strict: bool = False, **kwargs) -> None:
         """Raise a ValueError for a wrong value, but accept an option without effect; `strict` is True before saving."""
-        # With this set of names transformers does not warn of options without effect.
+        # transformers warns of an option without effect only if the caller has set it. This set names other options.
         super().validate(user_set_attributes={"do_sample", "num_beams"})
         if strict:
             SearchOptions.resolve(self)
@@ -111,7 +111,8 @@ class Call:
         options: the options of the search.
         source: the sentences.
         prompt: (B, P), the tokens with which the translations begin.
-        limits, must_end: (B,) each, see `SearchOptions.find_limits`.
+        limits: (B,), the most new tokens of each translation.
+        must_end: (B,), True where a translation at its limit must end with an end token, False where it is cut.
         config: all options, in the form that transformers reads.
         model_kwargs: further arguments of `forward`.
         given: the options and the arguments of `forward`, as the caller gave them.
@@ -173,9 +174,9 @@ class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine, or `None` if only the model's `forward` can decode. The package
-            sets this method; without the package the attribute itself is `None`.
-        search_class: the class of the search. The package sets a faster class with the same results.
+        find_engine: a method that returns an engine, or `None` if only the model's `forward` can decode. Importing
+            vaswani_transformer sets this method. In a model that is loaded with trust_remote_code, there is no method.
+        search_class: the class of the search. Importing vaswani_transformer sets a faster class with the same results.
     """
 
     find_engine: Callable | None = None
@@ -216,15 +217,15 @@ class VaswaniGenerationMixin(GenerationMixin):
         `early_stopping="never"` is exact only if log P of a token is never above 0. A positive `sequence_bias` or a
         processor of the caller may raise log P above 0. The search then runs up to the limit, unless
         `renormalize_logits=True`. The `scores` that a beam search returns are log P of the next tokens, after the
-        processors. Their sum over the tokens of a hypothesis is its log P. At a limit the scores are -inf for all
-        tokens but </s>, and 0 for a `forced_eos_token_id`.
+        processors. Their sum over the tokens of a hypothesis is its log P. Where a hypothesis must end, only the end
+        tokens keep their log P, and a `forced_eos_token_id` gets 0. All other tokens get -inf.
 
         Args:
             engine: what `build_engine()` returned, or another object with `encode` and `start`. It serves many calls,
-                and keeps the weights that the model had when the engine was built. With an engine, the search of this
-                class instead of transformers' loop draws samples with one beam, if each sentence needs one sample only.
-                An engine returns no `past_key_values`. The model's `forward` does what an engine cannot do: attention
-                weights, hidden states, a caller's cache, padded prompts.
+                and keeps the weights that the model had when the engine was built. With an engine, samples with one
+                beam are drawn by the search of this class, if each sentence needs one sample only. An engine returns no
+                `past_key_values`. The model's `forward` does what an engine cannot do: attention weights, hidden
+                states, a caller's cache, padded prompts.
 
         Raises:
             ValueError: for an option that this search does not support or that transformers refuses.
@@ -376,7 +377,8 @@ class VaswaniGenerationMixin(GenerationMixin):
     def _start_steps(self, call: Call, engine) -> tuple[Steps, Tensor, ModelOutput | tuple]:
         """Return the steps of a search, the first logits (B * b, V), and the output of the encoder.
 
-        An engine takes the steps, unless they need `forward`.
+        The steps are an object that computes the logits of each next token. An engine starts them, unless the call
+        needs `forward` or there is no engine.
         """
         source, encoded, num_beams = call.source, call.source.encoded, call.options.num_beams
         flags = call.options.find_flags()
@@ -421,7 +423,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
-        """Return `None`, which replaces `engine`: only the model's `forward` can do what the call asks for (`asked`).
+        """Check that this model may decode in place of `engine`; return `None`, for no engine.
+
+        Args:
+            asked: what an engine cannot do, for the error.
 
         Raises:
             ValueError: if `engine` was not built from this model, or if this object is itself an engine. An engine has
@@ -429,7 +434,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(
-                f"an engine cannot decode with {asked}: call the model's generate(), or check the option's name."
+                f"an engine cannot decode with {asked}: call generate() of its model, or check the option's name."
             )
 
     def build_engine(self, **options):
@@ -492,7 +497,7 @@ def may_raise_log_p(processors: LogitsProcessorList) -> bool:
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
     for processor in processors:
-        if isinstance(processor, SequenceBiasLogitsProcessor):  # also that of bad_words_ids, which only forbids
+        if isinstance(processor, SequenceBiasLogitsProcessor):  # bad_words_ids makes one, too, with biases of -inf
             can_rise = max(processor.sequence_bias.values()) > 0
         else:
             can_rise = (
@@ -565,7 +570,7 @@ def _refuse_others(config: GenerationConfig) -> None:
 
 
 def _take_source(inputs: Tensor | None, model_kwargs: dict, config: VaswaniConfig, device: torch.device) -> Source:
-    """Remove the sentences from `model_kwargs`, the arguments of `generate`, and return them.
+    """Return the sentences, and remove them from `model_kwargs`, the arguments of `generate` that are no options.
 
     A missing mask is derived from the padding. Without sentences, the bos token is the only sentence, as in
     transformers.
