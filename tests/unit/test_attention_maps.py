@@ -200,6 +200,11 @@ def test_a_single_query_can_be_drawn():
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
     assert titled.get_figheight() == pytest.approx(figure.get_figheight() + 0.4)
+    places = [text.get_position() for text in titled.axes[0].texts] + [
+        patch.get_xy() for patch in titled.axes[0].patches
+    ]
+    assert np.min(places) > 0
+    assert (np.max(places, axis=0) < titled.get_size_inches()).all()
 
 
 def test_markup_in_words_and_titles_is_drawn_as_plain_text(tmp_path):

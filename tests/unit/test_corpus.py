@@ -206,6 +206,12 @@ def test_wrong_input_is_refused_with_file_and_line(tmp_path, contents, message):
         read([tmp_path / name for name in contents])
 
 
+def test_a_folder_beside_a_file_is_refused(tmp_path):
+    (tmp_path / "a.de").write_text("ein Hund\n", encoding="utf-8")
+    with pytest.raises(IsADirectoryError):
+        read([tmp_path, tmp_path / "a.de"])
+
+
 @pytest.mark.parametrize("name", ["data/absent.tsv", "data/train", "a/b/c.csv:d", "C:/a/b.jsonl"])
 def test_a_missing_file_is_not_looked_for_on_the_hub(name):
     with pytest.raises((FileNotFoundError, ValueError), match=rf"No such file .*{name}|'{name}' is no parallel text"):
