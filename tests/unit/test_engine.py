@@ -423,6 +423,12 @@ def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(mode
         model.build_engine(dtype="bfloat16")
 
 
+def test_an_engine_of_another_dtype_is_refused_if_only_the_encoder_has_changed(model):
+    model.get_encoder().layers[0].self_attention.__class__ = BiasedAttention
+    with pytest.raises(ValueError, match="its forward computes other logits than an engine"):
+        model.build_engine(dtype="bfloat16")
+
+
 GATES = {
     "parameter": (lambda: nn.Parameter(torch.zeros(1)), lambda residual: nn.init.constant_(residual.gate, 2.0)),
     "buffer": (lambda: nn.Buffer(torch.zeros(1)), lambda residual: residual.gate.fill_(2.0)),
@@ -467,7 +473,7 @@ def test_an_engine_outlives_its_model_and_refuses_options_that_need_forward(buil
     expected = model.generate(SOURCE)
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
-    with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
+    with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call generate"):
         engine.generate(SOURCE, **RECORDED)
     with pytest.raises(TypeError, match="save or pickle its model"):
         engine.save_pretrained("nowhere")

@@ -100,5 +100,5 @@ def test_an_ensemble_refuses_encoder_outputs(model):
 def test_ensembles_and_engines_refuse_options_that_need_a_model(model, options):
     engine = model.build_engine()
     for searcher, argument in ((model, {"engine": Ensemble([model])}), (engine, {})):
-        with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
+        with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call generate"):
             searcher.generate(SOURCE, **argument, **options)
