@@ -184,6 +184,9 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, monkeypatch
     vaswani(*command, *last)
     average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
     assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
+    (tmp_path / "recipe.json").write_text("{}")
+    vaswani("average", "--run", tmp_path, "--output", tmp_path / "b", status=1)
+    assert "recipe.json was not written by this version" in capsys.readouterr().err
 
 
 def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):

@@ -105,6 +105,7 @@ def test_the_metadata_lists_the_scores_of_each_test_set(run, score):
     ("change", "message"),
     [
         ({"scores": None}, r"test\.json was not written by this version"),
+        ({"scores": [FIGURES["scores"][0] | {"value": None}]}, r"test\.json was not written by this version"),
         (
             {"fingerprint": "01 + 02"},
             "of newstest2014 belong to a model with fingerprint 01 \\+ 02, but the model of .*_run has",
@@ -182,6 +183,7 @@ def test_the_card_names_the_recipe_and_the_initial_weights(run, init_from, name)
         ("recipe.json", None, r"recipe\.json"),
         ("model/config.json", None, r"config\.json"),
         ("recipe.json", "{}", r"was not written by this version of the package.*KeyError"),
+        ("recipe.json", json.dumps(DESCRIPTION | {"recipe": {}}), r"recipe\.json was not written by this version"),
         ("log.jsonl", "", r"log\.jsonl has no line of training yet"),
     ],
 )

@@ -189,7 +189,7 @@ def test_different_settings_for_the_same_folder_are_refused(tmp_path, change, di
     assert prepare(CORPORA, read_dev, tmp_path / "b", **settings | change)["fingerprint"] != first["fingerprint"]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"train": 3}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"train": 3}', '{"fingerprint": "", "files": {}}'])
 def test_a_damaged_summary_is_refused(tmp_path, content):
     (tmp_path / "preparation.json").write_text(content)
     with pytest.raises(ValueError, match=r"preparation\.json (is damaged|was not written by this version)"):

@@ -31,14 +31,19 @@ def find_fault(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> None:
     from ..averaging import average_checkpoints
-    from ..runs import CHECKPOINTS_FOLDER, averageable_checkpoints, find_model_folder, read_description
+    from ..files import blaming
+    from ..runs import CHECKPOINTS_FOLDER, RECIPE_FILE, averageable_checkpoints, find_model_folder, read_description
     from ..translation.example import keep_example
 
     check_new_folder(args.output)
     if args.checkpoints:
         folders = list(map(find_model_folder, args.checkpoints))
     else:
-        number = args.last or read_description(args.run_folder)["recipe"]["num_averaged_checkpoints"]
+        number = args.last
+        if number is None:
+            description = read_description(args.run_folder)
+            with blaming(args.run_folder / RECIPE_FILE):
+                number = int(description["recipe"]["num_averaged_checkpoints"])
         folders = averageable_checkpoints(args.run_folder / CHECKPOINTS_FOLDER)[-number:]
         if args.last and len(folders) < args.last:
             raise ValueError(

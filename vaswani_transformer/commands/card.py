@@ -34,11 +34,11 @@ def run(args: argparse.Namespace) -> None:
     from ..hub.card import build_card, read_scores
     from ..runs import CARD_FILE, MODEL_FOLDER, find_model
 
-    model = find_model(args.run_folder)
-    output = args.output
     evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
     facts = take_given(args, "data", "dataset", "license", "hardware")
-    card = build_card(args.run_folder, model, evaluations=evaluations, **facts)
+    card = build_card(args.run_folder, evaluations=evaluations, **facts)
+    model = find_model(args.run_folder)
+    output = args.output
     if output is None:
         output = model / CARD_FILE
         if model != args.run_folder / MODEL_FOLDER:

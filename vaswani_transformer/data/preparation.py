@@ -184,7 +184,15 @@ def read_preparation(folder: Path) -> dict:
     preparation = read_object(path)
     with blaming(path):
         # A missing entry raises a KeyError, which becomes the ValueError.
-        itemgetter("fingerprint", "files")(preparation)
+        itemgetter(
+            "fingerprint",
+            "files",
+            "source_language",
+            "target_language",
+            "vocab_size",
+            "max_length",
+            "max_length_ratio",
+        )(preparation)
     return preparation
 
 

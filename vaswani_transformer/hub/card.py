@@ -18,7 +18,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ..evaluation.metrics import PERPLEXITY, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
-from ..runs import find_model, read_description, read_update
+from ..runs import RECIPE_FILE, find_model, read_description, read_update
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import OF_DATA, RECIPES
@@ -53,8 +53,10 @@ def read_scores(test_set: str, path: Path) -> Evaluation:
     """
     figures = read_object(path)
     with blaming(path):
-        scores = [Score(**entry) for entry in figures["scores"]]
-        return Evaluation(test_set, scores, figures["search"], figures["fingerprint"])
+        scores = [
+            Score(str(entry["name"]), float(entry["value"]), str(entry["signature"])) for entry in figures["scores"]
+        ]
+        return Evaluation(test_set, scores, str(figures["search"]), str(figures["fingerprint"]))
 
 
 def build_card(
@@ -113,6 +115,12 @@ def build_card(
         model_name=name if results else None,
         eval_results=results or None,
     )
+    with blaming(folder / RECIPE_FILE):
+        training = {
+            "recipe": _recipe(description, update or max(line["update"] for line in log)),
+            "cost": _cost(cost, description, hardware),
+            "max_length": plain(description["recipe"]["max_length"]),
+        }
     template = TEMPLATE.with_name("parser_card_template.md") if is_parser else TEMPLATE
     return Template(template.read_text(encoding="utf-8")).substitute(
         metadata=metadata.to_yaml(),
@@ -124,11 +132,9 @@ def build_card(
         model_id=MODEL_ID,
         source=source,
         target=target,
-        recipe=_recipe(description, update or max(line["update"] for line in log)),
-        cost=_cost(cost, description, hardware),
         scores=_scores(evaluations, log, is_parser=is_parser),
-        max_length=plain(description["recipe"]["max_length"]),
         licence=f"Licence of the weights: {license}." if license else NO_LICENCE,
+        **training,
     )
 
 
@@ -138,7 +144,7 @@ def _build_result(evaluation: Evaluation, score: Score) -> EvalResult:
         dataset_type=re.sub(r"\W+", "-", evaluation.test_set.lower()).strip("-"),
         dataset_name=evaluation.test_set,
         # "BLEU, tokenised" is bleu on the Hub, and chrF2 is chrf.
-        metric_type=re.match("[A-Za-z]+", score.name)[0].lower(),
+        metric_type=re.match("[A-Za-z]*", score.name)[0].lower(),
         metric_name=score.name,
         metric_value=float(_format(score)),
         metric_args={"signature": score.signature, "search": evaluation.search, "model": evaluation.fingerprint},

@@ -75,8 +75,8 @@ class RunCost:
         if not lines:
             raise ValueError(f"{folder / LOG_FILE} has no line of training yet: wait until the run has logged updates.")
         with blaming(folder / LOG_FILE):
-            target_tokens = sum(line["target_tokens"] for line in lines)
-            log = {"seconds": lines[-1]["seconds"], "updates": lines[-1]["update"], "target_tokens": target_tokens}
+            log = {"seconds": float(lines[-1]["seconds"]), "updates": int(lines[-1]["update"])}
+            log["target_tokens"] = sum(line["target_tokens"] for line in lines)
         with blaming(folder / RECIPE_FILE):
             values = description | log
             return cls(**{name: kind(values[name]) for name, kind in cls.__annotations__.items()})

@@ -309,13 +309,14 @@ def build_recipe(values: dict) -> Recipe:
     """
     model_fields = {f"model.{name}" for name in model_defaults()}
     known = Recipe.__annotations__.keys() | model_fields
-    model_entry = values.pop("model", {})
+    model_entry = values.get("model", {})
     if not isinstance(model_entry, dict):
         raise ValueError(
             f"model must be an object of fields, got {model_entry!r}. To change one field, give model.dropout=0.3."
         )
     fields = {f"model.{name}": value for name, value in model_entry.items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields.pop("model", None)
     for name in fields.keys() - known:
         stem = name.rpartition(".")[2].rstrip("s")
         choices = [field for field in known if stem in field] or get_close_matches(name, known, cutoff=0.75) or known
