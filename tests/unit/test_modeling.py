@@ -146,11 +146,11 @@ def test_decoder_inputs_are_the_start_token_and_the_shifted_labels(build_tiny_mo
     assert model.generate(SOURCE)[:, 0].tolist() == [11, 11]
 
 
-@pytest.mark.parametrize("has_decoder_inputs", [False, True])
+@pytest.mark.parametrize(("has_decoder_inputs", "has_mask"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("start", [0, 1])
 def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
-    build_tiny_model, has_decoder_inputs, training, start
+    build_tiny_model, has_decoder_inputs, has_mask, training, start
 ):
     model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
     rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
@@ -159,6 +159,7 @@ def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
     inputs = {"input_ids": SOURCE[:1].expand(3, -1), "labels": labels, "num_items_in_batch": 1}
     if has_decoder_inputs:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+    if has_mask:
         inputs["decoder_attention_mask"] = (labels != -100).long()
     found, without_logits = (model(**inputs, skip_logits=skips) for skips in (False, True))
     assert_close(found.loss, sum(output.loss for output in alone))
