@@ -62,7 +62,11 @@ def test_the_command_prints_the_costs_beside_those_of_the_paper(run_folder, caps
         ("recipe.json", "{", r"recipe\.json was not written by this version.*JSONDecodeError"),
         ("recipe.json", '{"seed": 3}', r"recipe\.json was not written by this version.*KeyError 'mixed_precision'"),
         ("log.jsonl", '{"update": 1, "seconds": 2.0}', r"log\.jsonl was not written by this version"),
-        ("log.jsonl", '{"update": 1, "seconds": "x", "target_tokens": 3}', r"log\.jsonl was not written by this version"),
+        (
+            "log.jsonl",
+            '{"update": 1, "seconds": "x", "target_tokens": 3}',
+            r"log\.jsonl was not written by this version",
+        ),
         ("log.jsonl", "", "has no line of training yet"),
     ],
 )
