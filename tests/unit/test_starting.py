@@ -51,7 +51,7 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run("-c", ANSWER, *NAMES).stdout
 
 
-def test_python_m_skips_the_imports_of_the_package_only_if_it_runs_the_package(tmp_path):
+def test_the_package_imports_torch_unless_python_m_runs_the_package_itself(tmp_path):
     done = run("-X", "importtime", "-m", "vaswani_transformer", "--help")
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
@@ -104,7 +104,10 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
             "--quantization and --max_positions need --format ctranslate2.",
         ),
         (["prepare", "--output", "-"], "argument --output: expected a path, got '-'"),
-        ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave --copy_words"),
+        (
+            [*PREPARE, "--copy_words"],
+            "--copy_words is an option for trees: add --task parsing, or leave",
+        ),
         ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train (1 in all), got 2."),
     ],
 )

@@ -13,9 +13,9 @@ from .arguments import add_model
 
 LEGEND = """\
 Each line below has the name of a relation between words, its threshold, and where attention along this relation goes.
-The share is the part of a word's attention that goes there. It is a mean over all words that have the relation to some
-word: the first word, for example, has no previous word and is not counted. For alignment, all words but punctuation
-count. Sub-words are merged into words.
+A head's share in a relation is the part of a word's attention that goes there. It is a mean over all words that have
+the relation to some word: the first word, for example, has no previous word and is not counted. In the relation
+"alignment", all words but punctuation count. Sub-words are merged into words.
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all visible

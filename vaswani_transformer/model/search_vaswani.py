@@ -178,7 +178,7 @@ class BeamSearch:
         must_end: (B,) True where a hypothesis at the limit must end with an end token; False where it is cut there and
             counts as finished. The forced end token adds 0 to log P. If there is none, any end token may end the
             hypothesis, and adds its true log P.
-        can_rise: True if a further token may raise log P of a hypothesis. "never" then searches up to the limit.
+        can_rise: True if a logits processor may give a token log P above 0. "never" then searches up to the limit.
     """
 
     def __init__(
@@ -211,7 +211,8 @@ class BeamSearch:
         num_kept = options.num_return_sequences if options.early_stopping == "never" else self.num_beams
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=prompt.device)
         self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        # The same of all B sentences. Those of the L sentences are stored when sentences leave, and at the end.
+        # Kept scores and histories of all B sentences. Those of the L sentences are copied here when sentences leave
+        # the search, and at the end.
         self.best_scores, self.best_history = self.kept_scores.clone(), self.kept_history
 
     @property
@@ -311,8 +312,8 @@ class BeamSearch:
     def _best_continuations(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
         vocab_size = log_probs.shape[-1]
-        # With several beams, b candidates stay open even if each beam ends with each end token. One beam needs only its
-        # best continuation, because greedy search ends at its first end token.
+        # Each beam has only one continuation by each end token. So with several beams, at least b of the candidates do
+        # not end. One beam needs only its best continuation, because greedy search ends at its first end token.
         count = 1 if self.num_beams == 1 else self.num_beams * min(max(2, 1 + len(self.end_tokens)), vocab_size)
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.options.do_sample:
@@ -481,7 +482,7 @@ def prepares_inputs(model) -> bool:
     return prepare is not GenerationMixin.prepare_inputs_for_generation
 
 
-# For each model: the kinds of cache and attention, and True if steps with such a cache equal steps without a cache.
+# For each model: (kind of cache, kind of attention) -> True if steps with such a cache equal steps without one.
 CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDictionary()
 
 
@@ -559,7 +560,8 @@ class ForwardSteps:
         """Return True if `logits` (with a cache) equal `expected` (without a cache) up to rounding."""
         if agree(logits, expected):
             return True
-        # Quantised activations are rounded more coarsely. The effect of a tiny change of the source shows how coarsely.
+        # Quantised activations are rounded more coarsely. The effect of a tiny change of the encoding shows
+        # how coarsely.
         states = self.rows["states"]
         new_logits = self._run(self.model, tokens, None, states=states + 1e-6 * states.roll(1, dims=-1)).logits[:, -1]
         return agree(logits, expected, noise=find_distance(new_logits, expected))

@@ -4,10 +4,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-# The persons: "you" is one person and familiar (du), and "she" is inflected like "he".
 _FORMS = {
     "by case": ("nominative", "accusative", "dative", "genitive"),
-    "by person": ("I", "you", "he", "we", "they"),
+    "by person": ("I", "you", "he", "we", "they"),  # "you" is singular and familiar (du); "she" is inflected like "he"
 }
 
 Forms = dict[str, str]
