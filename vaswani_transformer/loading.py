@@ -176,7 +176,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
         known = {str([layer, head]) for layer in range(config.decoder_layers) for head in range(config.num_heads)}
         if not heads or not known.issuperset(map(str, heads)):
             raise ValueError(
-                f"alignment_heads must be pairs of a layer below {config.decoder_layers} and a head below "
+                f"alignment_heads must be pairs [layer, head], layers below {config.decoder_layers} and heads below "
                 f"{config.num_heads}, got {heads!r}"
             )
     _, search, _ = model.resolve_options(None, {})

@@ -1,4 +1,4 @@
-"""The notebook with the tour of the paper runs, and its saved outputs equal those of the present code."""
+"""The notebook tour_of_the_paper.ipynb can be executed, and its saved outputs equal those of the present code."""
 
 import copy
 import os

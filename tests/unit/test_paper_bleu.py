@@ -7,10 +7,10 @@ import sacremoses
 
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
-# Each function makes an imperfect translation from a line of newstest2014. The two numbers are BLEU of every ninth line
-# without and with splitting of compounds, as multi-bleu.perl of Moses printed it. Before scoring, translations and
-# references went through replace-unicode-punctuation.perl and tokenizer.perl (December 2016). For the second number,
-# hyphens were then substituted.
+# Each function makes an imperfect translation from a line of newstest2014. The two numbers are the BLEU that
+# multi-bleu.perl of Moses printed for a text of every ninth line: without, then with splitting of compounds. Before
+# scoring, translations and references went through replace-unicode-punctuation.perl and tokenizer.perl (December 2016).
+# For the second number, hyphens were then substituted.
 SYSTEMS = {
     "every third word is missing": (
         lambda line: " ".join(word for i, word in enumerate(line.split(" ")) if i % 3 != 2),
@@ -52,7 +52,7 @@ def test_scores_agree_with_the_scripts_of_moses(references, change, expected):
         ("fr", "L'homme d'eau.", "L&apos; homme d&apos; eau ."),
     ],
 )
-def test_punctuation_becomes_ascii_and_is_split_off_by_the_rules_of_the_language(language, sentence, tokens):
+def test_punctuation_is_split_off_by_the_rules_of_the_language(language, sentence, tokens):
     assert tokenize(sentence, language=language) == tokens
 
 

@@ -1,4 +1,4 @@
-"""Compute the training cost of a run in FLOP by two formulas: the paper's (table 2), and 6 x parameters x tokens.
+"""Compute the training cost of a run in FLOP by two formulas: that of table 2, and 6 x parameters x target tokens.
 
 vaswani cost --run runs/base --device A100
 
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> None:
             f"{flop:.1e} FLOP  the paper's formula: {cost.seconds:,.0f} s x {devices} {args.device} x {rate:.3g} FLOP/s"
         )
     print(
-        f"{cost.weight_flop:.1e} FLOP  6 x parameters x tokens: {cost.num_parameters:,} parameters, "
-        f"{cost.target_tokens:,.0f} target tokens in the log, assuming as many source tokens"
+        f"{cost.weight_flop:.1e} FLOP  6 x parameters x target tokens: {cost.num_parameters:,} parameters, "
+        f"{cost.target_tokens:,.0f} target tokens in the log; right if sources have as many tokens"
     )
     for name, flop in PAPER_FLOP.items():
         print(f"{flop:.1e} FLOP  the paper's {name} model, English-German (table 2)")

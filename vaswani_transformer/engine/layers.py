@@ -1,6 +1,8 @@
-"""The layers of section 3 in an engine: the same functions, computed with packed or converted matrices.
+"""The layers of encoder and decoder in an engine. They compute what `layers_vaswani` computes (section 3 of the paper).
 
-Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
+Their matrices have the dtype of the engine, and on a CPU they may be packed.
+
+Shapes: B batch, S source tokens, D d_model, H heads.
 """
 
 import copy

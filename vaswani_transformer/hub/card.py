@@ -167,7 +167,7 @@ def _recipe(description: dict, updates: int) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Return True if two recipes differ only in when training ends, or in fields that the corpus or device decides."""
+    """Return True if two recipes are equal, apart from the end of training and fields that corpus or device decide."""
     ignored_fields = dict.fromkeys((*OF_DATA, "compile", "num_updates", "patience"))
     return json.loads(json.dumps(ours | ignored_fields)) == theirs | ignored_fields
 
