@@ -209,6 +209,7 @@ def test_an_input_file_is_never_overwritten(tmp_path, monkeypatch, error_of, com
     message = "is an input of this command and would be replaced: name another output."
     assert message in error_of(f"{command} --model no/such/model")
     assert (tmp_path / "read").read_text() == "a dog\n"
+    assert message not in error_of("translate --input /dev/null --output /dev/null --model no/such/model")
 
 
 @pytest.mark.parametrize(

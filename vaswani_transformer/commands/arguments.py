@@ -148,13 +148,16 @@ def check_new_folder(folder: Path) -> None:
 
 
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
-    """Raise a ValueError if `path` is a folder, or the same file as one of the `inputs` (links are followed)."""
+    """Raise a ValueError if `path` is a folder, or the same file as one of the `inputs` (links are followed).
+
+    A device, such as a terminal, may be both.
+    """
     if path is None or not path.exists():
         return
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
     for name in inputs:
-        if name is not None and Path(name).exists() and path.samefile(name):
+        if path.is_file() and name is not None and Path(name).exists() and path.samefile(name):
             raise ValueError(f"{path} is an input of this command and would be replaced: name another output.")
 
 
