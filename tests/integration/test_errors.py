@@ -79,7 +79,7 @@ def test_an_empty_output_is_a_usage_error(capsys):
     for command in ("prepare", "train", "translate", "parse", "export", "convert", "average", "card"):
         with pytest.raises(SystemExit, match="2"):
             vaswani(f"{command} --output ''")
-        assert "argument --output: expected a path, got ''" in capsys.readouterr().err
+        assert "argument --output: expected a path, got an empty text" in capsys.readouterr().err
 
 
 def test_ctrl_c_during_imports_prints_one_line(monkeypatch, capsys):

@@ -110,7 +110,7 @@ def test_a_vocabulary_is_learnt_from_a_sample_of_a_large_corpus(tmp_path, monkey
     monkeypatch.setattr(preparation, "VOCABULARY_PAIRS", 30)
     log = []
     prepare(CORPORA, read_dev, tmp_path, vocab_size=300, log=log.append)
-    assert "learning up to 300 vocabulary entries from 16 pairs" in log
+    assert "learning up to 300 vocabulary entries from 16 of 64 pairs" in log
     expected = train_tokenizer((side for pair in CORPUS[::4] for side in pair), vocab_size=300)
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == expected.get_vocab()
 
@@ -212,7 +212,7 @@ def command(tmp_path):
 
 def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tmp_path, capsys):
     command("--vocab_size", "280")
-    assert "280 vocabulary entries from 64 pairs\ntokenising\ntrain: read 64" in capsys.readouterr().out
+    assert "280 vocabulary entries from 64 of 64 pairs\ntokenising\ntrain: read 64" in capsys.readouterr().out
     command("--vocab_size", "280")
     assert "data is complete: nothing to do\ntrain: read 64 pairs, dropped none, " in capsys.readouterr().out
     for language in ("en", "de"):

@@ -103,7 +103,7 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
             ["export", "--model", "a", "--output", "b", "--format", "onnx", "--quantization", "int8"],
             "--quantization and --max_positions need --format ctranslate2.",
         ),
-        (["prepare", "--output", "-"], "argument --output: expected a path, got '-'"),
+        (["prepare", "--output", "-"], "argument --output: this output cannot be standard output"),
         (
             [*PREPARE, "--copy_words"],
             "--copy_words is an option for trees: add --task parsing, or leave",

@@ -19,8 +19,10 @@ def output_path(text: str) -> Path:
 
     An empty name, which would mean the working directory, is an error: a shell variable may be unset. So is `-`.
     """
-    if text in ("", "-"):
-        raise argparse.ArgumentTypeError(f"expected a path, got {text!r}")
+    if text == "":
+        raise argparse.ArgumentTypeError("expected a path, got an empty text: is a shell variable unset?")
+    if text == "-":
+        raise argparse.ArgumentTypeError("this output cannot be standard output: name a file or folder")
     return Path(text)
 
 

@@ -202,13 +202,15 @@ def _learn_vocabulary(
     """Learn a vocabulary from pairs that are spread evenly over the text, because parts of the text may differ."""
     sample = []
     stride = 1
-    for number, pair in enumerate(read_all(corpora)):
-        if number % stride == 0:
+    num_pairs = 0
+    for pair in read_all(corpora):
+        if num_pairs % stride == 0:
             sample.append(pair)
+        num_pairs += 1
         if len(sample) > VOCABULARY_PAIRS:
             sample = sample[::2]
             stride *= 2
-    log(f"learning up to {vocab_size:,} vocabulary entries from {len(sample):,} pairs")
+    log(f"learning up to {vocab_size:,} vocabulary entries from {len(sample):,} of {num_pairs:,} pairs")
     kept = keep(sample, Counter())
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 
