@@ -144,7 +144,7 @@ DAMAGES = {
             ("eos_token_id", [2, 10**6], r"eos_token_id must be a token below \d+, got \[2, 1000000\]"),
             ("exponential_decay_length_penalty", [1], "damaged file.*IndexError"),
             ("early_stopping", "maybe", "`early_stopping` must be a boolean or 'never'"),
-            ("alignment_heads", [], "alignment_heads must be pairs [layer, head], layers below 1 and heads below"),
+            ("alignment_heads", [], "alignment_heads must be pairs .layer, head., layers below 1 and heads below"),
             ("alignment_heads", [[-1, -1]], "alignment_heads must be pairs"),
             ("alignment_heads", [[True, False]], "alignment_heads must be pairs"),
         )

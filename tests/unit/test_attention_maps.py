@@ -243,6 +243,8 @@ def test_figure_5_prefers_heads_whose_links_have_no_fixed_distance(tmp_path):
     first, second = (path for path in draw_figures(maps, tmp_path) if re.search(r"figure5.*svg", path.name))
     assert "layer 1 of 1, head 2" in first.read_text(encoding="utf-8")
     assert "layer 1 of 1, head 4" in second.read_text(encoding="utf-8")
+    [of_word] = tmp_path.glob("*figure4_word.svg")
+    assert re.search(r"layer 1 of 1, heads \d, \d, from", of_word.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
