@@ -23,9 +23,8 @@ from ..model.search_vaswani import SearchOptions
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.
-TOLERANCE = (
-    1e-4  # The allowed difference of logits, relative to the largest. After a wrong conversion it is far larger.
-)
+# The allowed difference of logits, relative to the largest. After a wrong conversion it is far larger.
+TOLERANCE = 1e-4
 OWN_OPTIONS = ("length_penalty_type", "max_length_offset")  # options that transformers does not have
 # Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
