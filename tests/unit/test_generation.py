@@ -117,6 +117,8 @@ def test_a_cache_may_be_passed_as_past_key_values_or_cache_and_unknown_arguments
         found = model(SOURCE[:1], decoder_input_ids=ids[:, 2:], **{name: cache}).logits[:, -1]
         torch.testing.assert_close(found, expected)
     for part in (model, model.model, model.get_decoder()):
+        with pytest.raises(ValueError, match="past_key_values and cache are two names of one argument"):
+            part(ids, past_key_values=cache, cache=cache)
         with pytest.raises(TypeError, match=r"forward\(\) has no argument 'past_key_value'"):
             part(ids, past_key_value=cache)
     with pytest.raises(TypeError, match=r"VaswaniEncoder.forward\(\) has no argument 'padding_mask'"):

@@ -24,7 +24,9 @@ CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters e
 
 
 def choose_cache(past_key_values: Cache | None, cache: Cache | None) -> Cache | None:
-    """Return the cache, which a caller may pass by its old name in transformers or by its new name."""
+    """Return the cache, which a caller may pass by its old name in transformers or by its new name, but not by both."""
+    if past_key_values is not None and cache is not None:
+        raise ValueError("past_key_values and cache are two names of one argument: give one of them.")
     return past_key_values if cache is None else cache
 
 
