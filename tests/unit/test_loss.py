@@ -76,6 +76,10 @@ def test_the_length_of_a_slice_depends_on_device_dtype_d_model_and_vocabulary(
     assert cross_entropy.find_slice_length(hidden_states, vocab_size) == expected
 
 
+def test_the_loss_works_on_a_device_type_without_autocast(tensors):
+    assert find_loss(*(tensor.to("meta") for tensor in tensors), LABELS.to("meta"))[0].is_meta
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
 def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(tensors, dtype, tolerance):
     tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]

@@ -46,10 +46,11 @@ def sum_loss_by_slices(
     # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
     kind = labels.device.type
     dtype = hidden_states.dtype
-    if torch.is_autocast_enabled(kind) and dtype != torch.float64:
+    has_autocast = torch.amp.is_autocast_available(kind)  # The device type "meta" has none.
+    if has_autocast and torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
     # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
-    with torch.autocast(kind, enabled=False):
+    with torch.autocast(kind if has_autocast else "cpu", enabled=False):
         return _SlicedCrossEntropy.apply(
             hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
         )
