@@ -429,6 +429,18 @@ def test_an_engine_of_another_dtype_is_refused_if_only_the_encoder_has_changed(m
         model.build_engine(dtype="bfloat16")
 
 
+class ReadsEncoding(VaswaniForConditionalGeneration):
+    def forward(self, *args, encoder_outputs=None, **kwargs):
+        if encoder_outputs is not None:
+            assert encoder_outputs.last_hidden_state.isfinite().all()
+        return super().forward(*args, encoder_outputs=encoder_outputs, **kwargs)
+
+
+def test_a_forward_that_reads_the_output_of_the_encoder_by_name_does_not_prevent_an_engine(model):
+    model.__class__ = ReadsEncoding
+    assert model.find_engine() is not None
+
+
 GATES = {
     "parameter": (lambda: nn.Parameter(torch.zeros(1)), lambda residual: nn.init.constant_(residual.gate, 2.0)),
     "buffer": (lambda: nn.Buffer(torch.zeros(1)), lambda residual: residual.gate.fill_(2.0)),

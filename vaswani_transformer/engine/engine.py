@@ -12,6 +12,7 @@ import weakref
 
 import torch
 from torch import LongTensor, Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
 from ..devices import limit_threads
@@ -229,5 +230,6 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
             return False
     steps, _ = engine.start(encoding, mask, prompt=target[:, :-1], num_beams=1)
     steps.reorder(target.new_zeros(3, 1), None)
-    outputs = model(encoder_outputs=(expected,), attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
+    encoded = BaseModelOutput(expected)  # `forward` of a subclass may read its attributes.
+    outputs = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
     return agree(steps(target), outputs.logits[:, -1])
