@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, TextStreamer
 
 from vaswani_transformer import TranslationPipeline
 from vaswani_transformer import pipeline as vaswani_pipeline
+from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
@@ -89,11 +90,13 @@ def test_a_pipeline_decodes_without_its_engine_if_an_option_needs_the_model(tran
     assert vaswani_pipeline("translation", model=tmp_path, max_new_tokens=6)(SENTENCES) == translate(SENTENCES)
 
 
-def test_a_pickled_pipeline_translates_as_before(translate):
-    expected = translate(SENTENCES)
+@pytest.mark.parametrize("pipeline_class", [TranslationPipeline, pipeline_vaswani.TranslationPipeline])
+def test_a_pickled_pipeline_translates_as_before(translate, pipeline_class):
+    translate = pipeline_class(translate.model, tokenizer=translate.tokenizer, max_new_tokens=6)
     pickled = pickle.dumps(translate)
-    assert pickle.loads(pickled)(SENTENCES) == expected
+    expected = translate(SENTENCES)
     assert pickle.dumps(translate) == pickled
+    assert pickle.loads(pickled)(SENTENCES) == expected
 
 
 def test_half_a_surrogate_pair_is_refused_before_any_sentence_is_translated(translate, monkeypatch):

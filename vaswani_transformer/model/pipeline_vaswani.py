@@ -165,6 +165,11 @@ class TranslationPipeline(ChunkPipeline):
     _load_image_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
+    call_count = 0
+
+    def __getstate__(self) -> dict:
+        """Return what a pickle holds: not the number of calls, so that datasets.map finds its cached results."""
+        return {name: value for name, value in vars(self).items() if name != "call_count"}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
         is_table = getattr(inputs, "ndim", 1) != 1  # Iteration over a pandas table gives the column names.

@@ -35,7 +35,6 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     """
 
     _engine = None  # built at the first translation
-    call_count = 0
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -53,7 +52,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
     def __getstate__(self) -> dict:
         """Return what a pickle holds: not the engine, which a loaded pipeline builds again."""
-        return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
+        return super().__getstate__() | {"_engine": None}
 
     @property
     def _is_own(self) -> bool:
