@@ -174,7 +174,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
     if (heads := options.get("alignment_heads")) is not None:
         # Pairs are compared as text, because True == 1 in Python.
         known = {str([layer, head]) for layer in range(config.decoder_layers) for head in range(config.num_heads)}
-        if not heads or not known.issuperset(map(str, heads)):
+        if not isinstance(heads, list) or not heads or not known.issuperset(map(str, heads)):
             raise ValueError(
                 f"alignment_heads must be pairs [layer, head], layers below {config.decoder_layers} and heads below "
                 f"{config.num_heads}, got {heads!r}"
@@ -192,7 +192,10 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
         ImportError: if the tokenizer needs sentencepiece, and sentencepiece is missing.
     """
     with naming_damage(name):
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"model_max_length must be a number, got {tokenizer.model_max_length!r}")
+    return tokenizer
 
 
 @contextlib.contextmanager

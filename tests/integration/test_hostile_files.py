@@ -134,6 +134,7 @@ DAMAGES = {
         "layer_norm_eps must be a positive finite number, got nan",
     ),
     "a million layers": (changed("config", encoder_layers=10**6), "encoder_layers must be at most 1,000, got 1000000"),
+    "model_max_length x": (changed("tokenizer_config", model_max_length="x"), "model_max_length must be a number"),
     **{
         f"{name} {value}": (changed("generation_config", **{name: value}), message)
         for name, value, message in (
@@ -145,6 +146,7 @@ DAMAGES = {
             ("exponential_decay_length_penalty", [1], "damaged file.*IndexError"),
             ("early_stopping", "maybe", "`early_stopping` must be a boolean or 'never'"),
             ("alignment_heads", [], "alignment_heads must be pairs .layer, head., layers below 1 and heads below"),
+            ("alignment_heads", 5, "alignment_heads must be pairs"),
             ("alignment_heads", [[-1, -1]], "alignment_heads must be pairs"),
             ("alignment_heads", [[True, False]], "alignment_heads must be pairs"),
         )
