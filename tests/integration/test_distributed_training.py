@@ -156,7 +156,6 @@ from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted, St
 from vaswani_transformer.training.setup import build_run
 
 run = Path(sys.argv[2])
-loop.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
 parts = build_run(RECIPE, Path(sys.argv[1]), run, log_interval=1)
 run_update = loop.run_update
 
@@ -173,7 +172,12 @@ def die_or_stop(parts, update):
     return run_update(parts, update)
 
 received, remember = [], StopRequest._remember
-StopRequest._remember = lambda self, *args: (received.append(args), remember(self, *args))
+
+def note(self, number, frame):
+    received.append(number)  # not the frame, which holds the model
+    remember(self, number, frame)
+
+StopRequest._remember = note
 loop.run_update = die_or_stop
 status = 0
 try:

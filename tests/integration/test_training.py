@@ -2,12 +2,9 @@
 
 import contextlib
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import time
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -112,22 +109,9 @@ def test_a_run_that_was_stopped_twice_ends_like_an_uninterrupted_run(whole, tiny
     assert seconds == sorted(set(seconds))
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_after_sigterm_a_run_finishes_its_update_saves_and_can_be_continued_exactly(
-    whole, tiny_data, tmp_path, num_workers
-):
-    def stop_all(parts):
-        workers = multiprocessing.active_children()
-        assert len(workers) == num_workers
-        # Another process sends the signal, as a launcher does. A signal from this process, the parent of PyTorch's
-        # workers, would tell the workers that the training has ended.
-        processes = [str(pid) for pid in (*(worker.pid for worker in workers), os.getpid())]
-        subprocess.run(["kill", "-TERM", *processes], check=True)
-        time.sleep(0.5 * num_workers)  # long enough for the signal to end a worker
-        assert all(worker.is_alive() for worker in workers)
-
+def test_after_sigterm_a_run_finishes_its_update_saves_and_can_be_continued_exactly(whole, tiny_data, tmp_path):
     stopped = pytest.raises(Interrupted, match="stopped after update 3 and saved")
-    with patch.object(loop, "LOADER_WORKERS", {"cpu": num_workers}), before_update(3, stop_all), stopped:
+    with before_update(3, lambda parts: signal.raise_signal(signal.SIGTERM)), stopped:
         train(TINY, tiny_data, tmp_path, log_interval=3)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert (tmp_path / "checkpoints/stopped-00000003/COMPLETE").exists()

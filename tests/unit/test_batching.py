@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from vaswani_transformer.data.batching import (
     TokenColumn,
@@ -166,15 +165,6 @@ def test_a_stream_can_be_resumed_at_any_update(corpus, done):
     assert whole[2 * epoch_length - 1].is_last_of_epoch
     rest = read(corpus, 70 - done, epoch=done // epoch_length, updates_of_epoch=done % epoch_length)
     assert pairs_of(rest) == pairs_of(whole)[done:]
-
-
-def test_a_loader_worker_reads_the_same_updates_as_the_main_process(corpus):
-    options = {"tokens_per_batch": 400, "seed": 3, "short_first": True}
-    loader = DataLoader(UpdateStream(corpus, **options), batch_size=None, num_workers=1, prefetch_factor=4)
-    updates = list(islice(loader, 60))
-    assert pairs_of(updates) == pairs_of(read(corpus, 60, short_first=True))
-    widths = [update.micro_batches[0]["input_ids"].shape[1] for update in updates]
-    assert widths[0] == min(widths)
 
 
 def test_a_process_without_pairs_gets_a_pair_without_labels():

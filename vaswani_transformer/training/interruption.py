@@ -42,18 +42,6 @@ class StopRequest:
             os.kill(os.getpid(), number)
 
 
-def ignore_first_sigterm(worker_id: int) -> None:
-    """Let a worker of a `DataLoader` ignore the first SIGTERM, so that training can save before its workers end.
-
-    Pass this function to a `DataLoader` as `worker_init_fn`. Launchers signal process groups, and schedulers signal
-    every process. Without this function, the signal would end the workers, and the training would fail before it has
-    saved.
-    """
-    os.setsid()  # The worker leaves the process group that a launcher signals.
-    # The second SIGTERM ends the worker. The loader sends it if the worker does not end by itself.
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-
-
 def destroy_group_at_exit() -> None:
     """Destroy the process group of PyTorch at exit. Each process calls this function when its work is done.
 
