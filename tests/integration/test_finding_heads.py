@@ -50,3 +50,9 @@ def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained
 def test_a_layer_or_head_that_the_model_does_not_have_is_refused(untrained, tmp_path, options, message, error_of):
     command = f"attention --model {untrained} --source 'a dog' --target 'ein Hund' --output {tmp_path}"
     assert message in error_of(f"{command} {options}")
+
+
+def test_a_sentence_of_a_wrong_encoding_is_refused_before_the_model_is_loaded(tmp_path, error_of):
+    # Python reads an argument that is not UTF-8 in this way.
+    command = f"attention --model {tmp_path} --source 'a dog' --target 'gr\udcfcn' --output {tmp_path}"
+    assert "half of a surrogate pair" in error_of(command)

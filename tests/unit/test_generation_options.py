@@ -306,6 +306,14 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     assert (found.past_key_values is None) == (given == "inputs")
 
 
+def test_an_encoded_source_may_be_a_tuple_as_in_transformers(model):
+    options = {"attention_mask": MASK, "output_hidden_states": True, "return_dict_in_generate": True}
+    encoded = model.get_encoder()(SOURCE, output_hidden_states=True)
+    expected, found = (model.generate(encoder_outputs=each, **options) for each in (encoded, encoded.to_tuple()))
+    assert torch.equal(found.sequences, expected.sequences)
+    assert_close(found.encoder_hidden_states, expected.encoder_hidden_states)
+
+
 def test_saving_refuses_an_invalid_length_penalty_type(tmp_path):
     config = VaswaniGenerationConfig(length_penalty_type="words")
     config.validate()

@@ -51,7 +51,7 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run("-c", ANSWER, *NAMES).stdout
 
 
-def test_the_package_imports_torch_unless_python_m_runs_the_package_itself(tmp_path):
+def test_help_by_python_m_imports_no_torch_but_another_program_finds_the_public_names(tmp_path):
     done = run("-X", "importtime", "-m", "vaswani_transformer", "--help")
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
@@ -106,7 +106,7 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
         (["prepare", "--output", "-"], "argument --output: this output cannot be standard output"),
         (
             [*PREPARE, "--copy_words"],
-            "--copy_words is an option for trees: add --task parsing, or leave",
+            "--copy_words is an option for trees: add --task parsing, or leave --copy_words out.",
         ),
         ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train (1 in all), got 2."),
     ],

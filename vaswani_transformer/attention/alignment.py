@@ -44,8 +44,7 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 
     The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. If the
     field is missing, a warning says so, and the head with the most links in the first `PAIRS_TO_FIND_HEADS` pairs is
-    used. In that head, pairs of words are each other's greatest share most often, by the rule at the top of this file.
-    To find the head, no alignments made by hand are needed.
+    used, by the rule at the top of this file. To find the head, no alignments made by hand are needed.
     """
     heads = getattr(model.generation_config, "alignment_heads", None)
     if heads is None:
@@ -89,12 +88,13 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
     """Yield the encoder-decoder attention of each pair, (layers, heads, target words, source words).
 
     The weight between two words is the sum of the weights between their sub-words. The decoder reads the given
-    translations. Words beyond the first `MOST_TOKENS` tokens of a side have weight 0. After the last pair, a warning
-    gives the number of pairs with words beyond this limit.
+    translations. Only the first `MOST_TOKENS` tokens of a side are read, so later words have weight 0. After the last
+    pair, a warning gives the number of pairs with such words.
     """
     pairs = iter(pairs)
     num_cut = 0
-    start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
+    start = model.config.decoder_start_token_id
+    end = tokenizer.eos_token_id
     while batch := list(islice(pairs, PAIRS_PER_BATCH)):
         encoded = [
             (_encode(tokenizer, source, "text"), _encode(tokenizer, target, "text_target")) for source, target in batch

@@ -19,7 +19,7 @@ Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
 
 def mark_words(texts: list[str]) -> np.ndarray:
     """Return True for each word of the language, False for punctuation, signs and special tokens."""
-    return np.array([any(map(str.isalnum, text)) and not re.fullmatch(r"<[^<>]*>", text) for text in texts])
+    return np.array([any(map(str.isalnum, text)) and not re.fullmatch(r"<[^<>]*>", text) for text in texts], bool)
 
 
 # GPT-2 writes each byte as a printable symbol. This dictionary gives the byte of a symbol.

@@ -40,7 +40,10 @@ def run(args: argparse.Namespace) -> None:
     from ..attention.maps import collect_attention
     from ..attention.page import build_html
     from ..loading import load_translator
+    from ..model.pipeline_vaswani import check_sentence
 
+    for sentence in filter(None, (args.source, args.target)):
+        check_sentence(sentence)
     model, tokenizer = load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
     word_maps = maps.by_words()

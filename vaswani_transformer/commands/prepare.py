@@ -137,14 +137,18 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
     Raises:
         OSError: if the tokenizer does not exist.
-        ValueError: if the tokenizer has no tokenizer.json, or if it lacks what parsing needs.
+        ValueError: if the tokenizer has no tokenizer.json, if it lacks what parsing needs, or if a folder has a .model
+            file but no tokenizer.
     """
     from ..data.given_vocabulary import read_vocabulary
     from ..loading import load_tokenizer
     from ..parsing.vocabulary import check_vocabulary
-    from ..runs import find_model_folder
+    from ..runs import TOKENIZER_FILES, find_model_folder
 
     folder = find_model_folder(Path(args.keep_vocabulary))
+    models = sorted(folder.glob("*.model"))
+    if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
+        raise ValueError(f"{folder} has no tokenizer.json: name a model file, --keep_vocabulary {models[0]}.")
     if folder.is_file():
         tokenizer = read_vocabulary(folder)
     else:

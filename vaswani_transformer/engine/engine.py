@@ -79,7 +79,8 @@ class Engine(VaswaniGenerationMixin):
         is_tied = head.weight is decoder.embed_tokens.weight
         self.project = products.build(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
         if not for_one_call:
-            self.state, self.sums = describe_state(model), sum_weights(model)
+            self.state = describe_state(model)
+            self.sums = sum_weights(model)
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)

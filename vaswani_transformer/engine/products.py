@@ -98,7 +98,8 @@ class PackedProducts(Products):
         return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16 is not None and has_bfloat16())
 
     def build(self, weight: Tensor, bias: Tensor | None, *, relu: bool = False) -> Product:
-        multiply, packed = find_private("multiply").default, find_private("reorder")(weight.contiguous())
+        multiply = find_private("multiply").default
+        packed = find_private("reorder")(weight.contiguous())
         activation = "relu" if relu else "none"
         return lambda x: multiply(x, packed, bias, activation, [], "")
 

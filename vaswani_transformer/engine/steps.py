@@ -105,7 +105,8 @@ class EngineSteps:
     outputs = None  # In `ForwardSteps`, what the last call of `forward` returned. An engine calls no `forward`.
 
     def __init__(self, engine, encoding: Tensor, source_mask: Tensor | None, *, prompt_length: int, num_beams: int):
-        self.engine, self.num_beams = engine, num_beams
+        self.engine = engine
+        self.num_beams = num_beams
         num_idle = _count_idle_keys(encoding)
         # If all keys of a source are hidden, fused attention gives zeros, but `_attend_few` gives NaN.
         has_keys = source_mask is None or bool(source_mask.any(dim=-1).all())

@@ -7,6 +7,8 @@ of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain
 3.7 GB each.
 """
 
+import contextlib
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -46,11 +48,12 @@ def sum_loss_by_slices(
     # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
     kind = labels.device.type
     dtype = hidden_states.dtype
-    has_autocast = torch.amp.is_autocast_available(kind)  # The device type "meta" has none.
-    if has_autocast and torch.is_autocast_enabled(kind) and dtype != torch.float64:
+    without_autocast = contextlib.nullcontext()
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
-    # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
-    with torch.autocast(kind if has_autocast else "cpu", enabled=False):
+        # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
+        without_autocast = torch.autocast(kind, enabled=False)
+    with without_autocast:
         return _SlicedCrossEntropy.apply(
             hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
         )

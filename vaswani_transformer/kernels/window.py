@@ -16,6 +16,8 @@ Shapes: B batch, T query length, S key length, H num_heads, K d_k or d_v, N bloc
 strip.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
@@ -78,16 +80,31 @@ def window_attention(
     return context.flatten(1, 2)[:, :num_queries], None
 
 
-def window_mask(*args, config: PreTrainedConfig, **kwargs) -> Tensor | None:
+def window_mask(
+    *args,
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable,
+    attention_mask: Tensor | None = None,
+    config: PreTrainedConfig,
+    **kwargs,
+) -> Tensor | None:
     """Return the mask for `window_attention`. The arguments are those of `sdpa_mask`, and `config`.
 
     If blocks are faster, it is `attention_mask` (B, T), False at padding. Otherwise it is a mask over all keys.
     """
-    r, num_keys = config.attention_window, kwargs["kv_length"]
-    is_windowed = kwargs["mask_function"] is not bidirectional_mask_function
-    if is_windowed and kwargs["q_length"] == num_keys > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
-        return kwargs["attention_mask"]
-    return sdpa_mask(*args, **kwargs)
+    r = config.attention_window
+    is_windowed = mask_function is not bidirectional_mask_function
+    if is_windowed and q_length == kv_length and kv_length > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
+        return attention_mask
+    return sdpa_mask(
+        *args,
+        q_length=q_length,
+        kv_length=kv_length,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        **kwargs,
+    )
 
 
 def _build_mask(visible: Tensor, back: int, ahead: int, size: int) -> Tensor:

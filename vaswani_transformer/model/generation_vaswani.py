@@ -30,6 +30,7 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
@@ -380,7 +381,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         The steps are an object that computes the logits of each next token. An engine starts them, unless the call
         needs `forward` or there is no engine.
         """
-        source, encoded, num_beams = call.source, call.source.encoded, call.options.num_beams
+        source = call.source
+        encoded = source.encoded
+        num_beams = call.options.num_beams
         flags = call.options.find_flags()
         if call.needs_forward:
             engine = self._replace_engine(engine, ", ".join(call.model_kwargs | flags) or "this cache")
@@ -402,7 +405,8 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     def _build_forward_steps(self, call: Call, encoded: ModelOutput) -> ForwardSteps:
         """Return steps that call `forward`, with the cache that `call` asks for."""
-        config, model_kwargs = call.config, call.model_kwargs | call.options.find_flags()
+        config = call.config
+        model_kwargs = call.model_kwargs | call.options.find_flags()
         cache = model_kwargs.pop(CACHE, None)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
             # The cache is created here, because transformers would copy the model's config to create an equal cache.
@@ -582,6 +586,8 @@ def _take_source(inputs: Tensor | None, model_kwargs: dict, config: VaswaniConfi
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
     embeds = model_kwargs.pop("inputs_embeds", None)
     encoded = model_kwargs.pop("encoder_outputs", None)
+    if isinstance(encoded, tuple):
+        encoded = BaseModelOutput(*encoded)
     mask = model_kwargs.pop("attention_mask", None)
     states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
     if states is None and config.bos_token_id is not None:

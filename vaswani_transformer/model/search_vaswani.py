@@ -55,7 +55,8 @@ class SearchOptions:
         length_penalty: alpha, the exponent of the length penalty lp(Y).
         length_penalty_type: the base of lp(Y), a name in `LENGTH_PENALTIES`.
         max_length_offset: how many tokens longer than its source a translation may be. Both lengths include </s>. At
-            this limit the translation must end with </s>, at the true probability of </s>. `None` for no such limit.
+            this limit the translation must end with </s>. The true probability of </s> counts there, unless
+            `forced_eos_token_id` is given. `None` for no such limit.
         max_new_tokens, max_length: the length at which a hypothesis is cut and counts as finished. `max_length`
             includes the prompt.
         early_stopping: "never" ends the search of a sentence when no open hypothesis can still win, which is exact.
@@ -185,8 +186,11 @@ class BeamSearch:
         self, prompt: LongTensor, options: SearchOptions, *, limits: Tensor, must_end: Tensor, can_rise: bool = False
     ):
         num_sentences, self.prompt_length = prompt.shape
-        self.options, self.num_beams = options, options.num_beams
-        self.limits, self.must_end, self.can_rise = limits, must_end, can_rise
+        self.options = options
+        self.num_beams = options.num_beams
+        self.limits = limits
+        self.must_end = must_end
+        self.can_rise = can_rise
         self.early_stopping = options.early_stopping if self.num_beams > 1 else True
         self.end_tokens = prompt.new_tensor(as_list(options.eos_token_id))
         forced_tokens = as_list(options.forced_eos_token_id)
@@ -213,7 +217,8 @@ class BeamSearch:
         self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
         # Kept scores and histories of all B sentences. Those of the L sentences are copied here when sentences leave
         # the search, and at the end.
-        self.best_scores, self.best_history = self.kept_scores.clone(), self.kept_history
+        self.best_scores = self.kept_scores.clone()
+        self.best_history = self.kept_history
 
     @property
     def flat_tokens(self) -> LongTensor:
@@ -422,7 +427,8 @@ def run_search(
         continues: a function that gets True if all sentences are decided, and returns True if one more step follows.
             With `synced_gpus` it asks the other processes too.
     """
-    all_done, last_limit = False, max(search.limit_lengths)
+    all_done = False
+    last_limit = max(search.limit_lengths)
     records = {} if records is None else records
     while continues(all_done):
         logits = (steps(search.flat_tokens) if search.length else logits).float()

@@ -37,7 +37,7 @@ class Ensemble:
         self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             values = [getattr(config, name) for config in configs]
-            if values != values[:1] * len(values):
+            if any(value != values[0] for value in values):
                 raise ValueError(
                     f"models of an ensemble must share one vocabulary, but their values of {name} are {values}. Train "
                     f"them on data prepared with the same tokenizer."
