@@ -33,7 +33,7 @@ setup(
     ],
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
     py_modules=["vaswani_cli"],
-    package_data={"": ["*.html", "*.md", "*.txt"]},
+    package_data={"": ["*.html", "*.md", "*.toml", "*.txt"]},
     python_requires=">=3.11",
     # scripts/check_versions.sh runs the tests with the lowest of each, and with the newest.
     install_requires=[

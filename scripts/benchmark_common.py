@@ -25,13 +25,13 @@ from transformers import MarianMTModel
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.conversion.marian import build_marian_config
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.training.recipes import BASE, GENERAL_EN_DE_SMALL, MULTI30K_TINY
+from vaswani_transformer.training.recipes import RECIPES
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 # The sizes of --size and --sizes, as recipes whose models have these sizes.
-SIZES = {"tiny": MULTI30K_TINY, "small": GENERAL_EN_DE_SMALL, "base": BASE}
+SIZES = {"tiny": RECIPES["multi30k_tiny"], "small": RECIPES["general_en_de_small"], "base": RECIPES["base_en_de"]}
 
 
 def start_parser(text: str) -> argparse.ArgumentParser:

@@ -29,12 +29,12 @@ from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.runs import PARTIAL_PREFIX, check_checkpoint, resumable_checkpoints
 from vaswani_transformer.training.loop import train
-from vaswani_transformer.training.recipes import PHRASEBOOK
+from vaswani_transformer.training.recipes import RECIPES
 from vaswani_transformer.training.setup import build_run
 
 # An epoch has about 60 updates, so that several kills fall into one epoch.
 RECIPE = replace(
-    PHRASEBOOK,
+    RECIPES["phrasebook"],
     model={"d_model": 64, "d_ff": 128, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},
     tokens_per_batch=1_000,
     num_updates=150,

@@ -7,11 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from vaswani_transformer.training import loop
-from vaswani_transformer.training.recipes import BASE, RECIPES
+from vaswani_transformer.training.recipes import RECIPES, Recipe
 from vaswani_transformer.training.setup import build_run
 
-TINY = replace(
-    BASE,
+TINY = Recipe(
     model={"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1},
     vocab_size=300,
     tokens_per_batch=160,

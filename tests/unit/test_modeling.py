@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani_transformer.training.recipes import TABLE_3
+from vaswani_transformer.training.recipes import RECIPES
 
 # Parameters in millions, for the rows of table 3 for which the paper gives a number.
 PAPER_PARAMETERS = {
@@ -40,7 +40,7 @@ INPUTS = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
 @pytest.mark.parametrize(("row", "millions"), PAPER_PARAMETERS.items())
 def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row, millions):
     with torch.device("meta"):
-        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=37_000, **TABLE_3[row].model))
+        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=37_000, **RECIPES[f"table3_{row}"].model))
     assert model.num_parameters() / 1e6 == pytest.approx(millions, rel=0.07)
 
 

@@ -1,12 +1,10 @@
 """Adam and its learning rate (section 5.3)."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from vaswani_transformer.training.optimizer import build_optimizer, inverse_sqrt_lr, inverse_sqrt_schedule
-from vaswani_transformer.training.recipes import BASE
+from vaswani_transformer.training.recipes import Recipe
 
 
 @pytest.mark.parametrize(("step", "expected"), [(1, 1.7469e-7), (4000, 6.9877e-4), (100_000, 1.3975e-4)])
@@ -27,7 +25,7 @@ def test_the_schedule_multiplies_the_lr_of_the_optimizer_by_inverse_sqrt_lr_at_e
 
 def test_adam_has_the_settings_of_the_recipe():
     model = torch.nn.Linear(2, 3)
-    recipe = replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25)
+    recipe = Recipe(adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25)
     (group,) = build_optimizer(model, recipe).param_groups
     expected = {"lr": 2.0, "betas": (0.8, 0.7), "eps": 0.5, "weight_decay": 0.25, "fused": True}
     assert {name: group[name] for name in expected} == expected

@@ -13,19 +13,16 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.commands.recipes import run
 from vaswani_transformer.training.progress import Progress
 from vaswani_transformer.training.recipes import (
-    BASE,
-    BIG,
-    MULTI30K_TINY,
     RECIPES,
-    TABLE_3,
     WIDTHS,
+    Recipe,
     divide_widths,
     load_recipe,
 )
 
 
 def test_the_base_recipe_has_the_settings_of_section_5():
-    assert BASE.to_dict() == {
+    assert Recipe().to_dict() == {
         "model": {},
         "vocab_size": 37_000,
         "subword_model": "bpe",
@@ -55,27 +52,28 @@ def test_the_recipes_of_the_published_scores_do_not_change():
 
 
 def test_the_big_recipe_has_the_changes_named_in_the_paper():
-    config = VaswaniConfig(**BIG.model)
+    base, big = RECIPES["base_en_de"], RECIPES["big_en_de"]
+    config = VaswaniConfig(**big.model)
     assert (config.d_model, config.d_ff, config.num_heads, config.d_k, config.dropout) == (1024, 4096, 16, 64, 0.3)
-    assert (BIG.num_updates, BIG.num_averaged_checkpoints) == (300_000, 20)
+    assert (big.num_updates, big.num_averaged_checkpoints) == (300_000, 20)
     french = load_recipe("big_en_fr")
     assert (french.model["dropout"], french.vocab_size, french.subword_model) == (0.1, 32_000, "wordpiece")
     # Checkpoints are ten minutes apart: on the paper's machine an update took 0.4 s (base) or 1 s (big).
-    assert [recipe.checkpoint_interval for recipe in (BASE, BIG)] == [(1_500, "updates"), (600, "updates")]
+    assert [recipe.checkpoint_interval for recipe in (base, big)] == [(1_500, "updates"), (600, "updates")]
 
 
 @pytest.mark.parametrize(
     ("interval", "due"), [((4, "updates"), [4, 8, 10]), ((1, "epochs"), [3, 6, 9, 10]), ((2, "epochs"), [6, 10])]
 )
 def test_a_checkpoint_is_due_after_each_interval_and_at_the_last_update(interval, due):
-    recipe = replace(BASE, checkpoint_interval=interval, num_updates=10)
+    recipe = Recipe(checkpoint_interval=interval, num_updates=10)
     states = [Progress(update=n, epoch=n // 3, updates_of_epoch=n % 3) for n in range(1, 11)]  # epochs of 3 updates
     assert [state.update for state in states if recipe.is_checkpoint_due(state)] == due
     assert [state.update for state in states if recipe.is_interval_complete(state)] == due[:-1]
 
 
 def test_a_run_is_finished_after_its_last_update_or_when_its_patience_ends():
-    recipe = replace(BASE, num_updates=10, patience=3)
+    recipe = Recipe(num_updates=10, patience=3)
     assert [recipe.is_finished(Progress(update=number)) for number in (9, 10, 11)] == [False, True, True]
     waited = [Progress(update=5, evaluations_without_gain=number) for number in (2, 3, 4)]
     assert [recipe.is_finished(progress) for progress in waited] == [False, True, True]
@@ -95,7 +93,7 @@ def test_the_list_of_recipes_gives_their_numbers_of_parameters(capsys):
 
 
 def test_divide_widths_divides_the_widths_of_each_row_of_table_3_and_nothing_else():
-    for recipe in TABLE_3.values():
+    for recipe in [recipe for name, recipe in RECIPES.items() if name.startswith("table3_")]:
         wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, 8)))
         assert narrow | {name: narrow[name] * 8 for name in WIDTHS} == wide
         assert replace(divide_widths(recipe, 8), model=recipe.model) == recipe
@@ -104,11 +102,9 @@ def test_divide_widths_divides_the_widths_of_each_row_of_table_3_and_nothing_els
 def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"model": {"dropout": 0.3}, "checkpoint_interval": [2, "epochs"], "lr_scale": 1}')
-    assert load_recipe(str(path)) == replace(
-        BASE, model={"dropout": 0.3}, checkpoint_interval=(2, "epochs"), lr_scale=1
-    )
+    assert load_recipe(str(path)) == Recipe(model={"dropout": 0.3}, checkpoint_interval=(2, "epochs"), lr_scale=1)
     path.write_text('{"model": {"d_model": 256, "dropout": 0.2}, "model.dropout": 0.3}')
-    assert load_recipe(str(path)) == replace(BASE, model={"d_model": 256, "dropout": 0.3})
+    assert load_recipe(str(path)) == Recipe(model={"d_model": 256, "dropout": 0.3})
     for recipe in RECIPES.values():
         path.write_text(json.dumps({"recipe": recipe.to_dict(), "seed": 3}))
         assert load_recipe(str(path)) == recipe
@@ -116,17 +112,18 @@ def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path
 
 def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
     changes = ["model.dropout=0.25", "subword_model=wordpiece", 'checkpoint_interval=[1, "epochs"]', "patience=null"]
+    tiny = RECIPES["multi30k_tiny"]
     recipe = load_recipe("multi30k_tiny", [*changes, "max_length_ratio=1.0", "num_updates=9", "num_updates=8"])
     assert recipe == replace(
-        MULTI30K_TINY,
-        model=MULTI30K_TINY.model | {"dropout": 0.25},
+        tiny,
+        model=tiny.model | {"dropout": 0.25},
         subword_model="wordpiece",
         checkpoint_interval=(1, "epochs"),
         patience=None,
         max_length_ratio=1.0,
         num_updates=8,
     )
-    assert MULTI30K_TINY.model["dropout"] == 0.3
+    assert tiny.model["dropout"] == 0.3
 
 
 @pytest.mark.parametrize(
@@ -166,4 +163,4 @@ def test_unknown_recipes_and_indivisible_widths_are_refused():
     with pytest.raises(ValueError, match=r"no recipe 'huge', and no such file; choose one of: base_en_de, big_en_de"):
         load_recipe("huge")
     with pytest.raises(ValueError, match="'d_k': 16, 'd_v': 64} cannot all be divided by 32"):
-        divide_widths(TABLE_3["B1"], 32)
+        divide_widths(RECIPES["table3_B1"], 32)

@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> None:
 
     from ..model.configuration_vaswani import VaswaniConfig
     from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-    from ..training.recipes import CATALOGUE, load_recipe, model_defaults
+    from ..training.recipes import ABOUT, CATALOGUE, RECIPES, load_recipe, model_defaults
 
     if args.name is not None:
         fields = load_recipe(args.name).to_dict()
@@ -26,9 +26,10 @@ def run(args: argparse.Namespace) -> None:
         return
     line = "{:24}{:>11}  {:26}{:38}{}"
     print(line.format("recipe", "parameters", "row of the paper", "data", "hardware"))
-    for name, (recipe, row, data, hardware) in CATALOGUE.items():
+    for name, recipe in RECIPES.items():
         with torch.device("meta"):  # Weights on this device take no memory.
             config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
             num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
-        print(line.format(name, f"{num_parameters / 1e6:.1f}M", row, data, hardware).rstrip())
+        about = [CATALOGUE[name].get(entry, "") for entry in ABOUT]
+        print(line.format(name, f"{num_parameters / 1e6:.1f}M", *about).rstrip())
     print("\nThe paper gives 65M for base and 213M for big, but no vocabulary size. Ours is 37,000 for English-German.")

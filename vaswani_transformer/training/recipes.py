@@ -1,7 +1,8 @@
-"""The recipes of the paper's runs and of ours. Each is defined by its differences from the base model (section 5)."""
+"""The settings of a training run (section 5), and the named recipes of recipes.toml."""
 
 import json
 import math
+import tomllib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from ..files import read_object
 from ..model.configuration_vaswani import VaswaniConfig
 from .progress import Progress
 
+ABOUT = ("row", "data", "hardware")  # entries of recipes.toml that describe a recipe
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 OF_DATA = ("vocab_size", "subword_model", "max_length", "max_length_ratio")  # fields that only `vaswani prepare` reads
 BOUNDS = {
@@ -105,171 +107,6 @@ class Recipe:
         return progress.update >= self.num_updates or progress.evaluations_without_gain >= patience
 
 
-BASE = Recipe()
-BIG = Recipe(
-    model={"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
-    num_updates=300_000,
-    checkpoint_interval=(600, "updates"),  # ten minutes at 1.0 s per update
-    num_averaged_checkpoints=20,
-)
-
-# Table 3 scores single checkpoints, without averaging, on newstest2013.
-TABLE_3_MODELS = {
-    "base": {},
-    "A1": {"num_heads": 1},
-    "A2": {"num_heads": 4},
-    "A3": {"num_heads": 16},
-    "A4": {"num_heads": 32},
-    "B1": {"d_k": 16},
-    "B2": {"d_k": 32},
-    "C1": {"encoder_layers": 2, "decoder_layers": 2},
-    "C2": {"encoder_layers": 4, "decoder_layers": 4},
-    "C3": {"encoder_layers": 8, "decoder_layers": 8},
-    "C4": {"d_model": 256},
-    "C5": {"d_model": 1024},
-    "C6": {"d_ff": 1024},
-    "C7": {"d_ff": 4096},
-    "D1": {"dropout": 0.0},
-    "D2": {"dropout": 0.2},
-    "D3": {"label_smoothing": 0.0},
-    "D4": {"label_smoothing": 0.2},
-    "E": {"position_embedding_type": "learned"},
-    "big": BIG.model,
-}
-TABLE_3 = {row: Recipe(model=model, num_averaged_checkpoints=1) for row, model in TABLE_3_MODELS.items()}
-TABLE_3["big"] = replace(BIG, num_averaged_checkpoints=1)
-
-# Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"). Its peak learning rate is 0.005, its patience is
-# ten epochs. Wu et al. rank five hypotheses by log P / |Y|. GNMT's length penalty grows like |Y| near 15 tokens, the
-# length of sentences in Multi30k, if alpha is (5 + 15) / 15 = 1.3. The recipe keeps the alpha of 0.6 of Vaswani et al.,
-# which favours long translations less.
-MULTI30K_TINY = Recipe(
-    model={"d_model": 128, "d_ff": 256, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
-    vocab_size=10_000,
-    tokens_per_batch=8_192,
-    num_updates=8_000,
-    adam_eps=1e-8,
-    warmup_updates=2_000,
-    lr_scale=2.53,
-    checkpoint_interval=(1, "epochs"),
-    num_averaged_checkpoints=10,
-    patience=10,
-    num_beams=5,
-)
-
-# fairseq's transformer_iwslt_de_en, trained on one GPU as its documentation says, with a peak learning rate of 5e-4.
-# The number of updates is our choice: about 45 epochs of 160,000 pairs. fairseq differs in these points. Source and
-# target have separate vocabularies and embeddings. Attention has biases. The 10,000 of vocab_size is there a number of
-# BPE merges, not of entries. The 175 of max_length is a number of words, not of tokens. fairseq translates with the
-# best checkpoint, and this recipe with the mean of the last checkpoints. fairseq ranks hypotheses by log P / |Y|.
-# GNMT's length penalty grows like |Y| near 25 tokens if alpha is (5 + 25) / 25 = 1.2.
-IWSLT14_DE_EN = Recipe(
-    model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
-    vocab_size=10_000,
-    max_length=175,
-    max_length_ratio=1.5,
-    tokens_per_batch=4_096,
-    num_updates=50_000,
-    adam_eps=1e-8,
-    lr_scale=0.7155,
-    weight_decay=1e-4,
-    checkpoint_interval=(1, "epochs"),
-    num_averaged_checkpoints=10,
-    num_beams=5,
-    length_penalty=1.2,
-)
-
-# For 228,000 pairs (3.3M German tokens) of short sentences, captions, speeches and news. Training takes 1.6 hours on a
-# CPU core. The model sees a pair about five times and does not learn it by heart, so it needs no more dropout than the
-# base model.
-GENERAL_EN_DE_SMALL = Recipe(
-    model={"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1},
-    vocab_size=10_000,
-    tokens_per_batch=4_096,
-    num_updates=4_500,
-    warmup_updates=1_000,
-    lr_scale=0.6,
-    checkpoint_interval=(250, "updates"),
-)
-
-# For the kind of text of general_en_de_small, but twice as much of it. Training takes four hours on two CPU cores
-# with bfloat16. The encoder is deeper than the decoder, because the encoder runs only once for a sentence, but the
-# decoder runs once for each token of the translation.
-EVERYDAY_EN_DE = replace(
-    GENERAL_EN_DE_SMALL,
-    model=GENERAL_EN_DE_SMALL.model | {"encoder_layers": 5},
-    vocab_size=8_000,
-    max_length=128,
-    num_updates=19_000,
-    warmup_updates=2_000,
-    lr_scale=0.8,
-    checkpoint_interval=(500, "updates"),
-)
-
-# For the built-in corpus. Training takes less than five minutes on two CPU cores. The model does not see a sentence
-# often enough to learn it by heart, so dropout would only slow the training down.
-PHRASEBOOK = Recipe(
-    model={"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
-    vocab_size=2_000,
-    tokens_per_batch=2_000,
-    num_updates=700,
-    warmup_updates=300,
-    lr_scale=1.2,
-    checkpoint_interval=(40, "updates"),
-)
-
-# The parser of section 6.3. The paper does not state its dropout and its learning rate. Here dropout is as in the
-# authors' code, the rate follows equation 3, and d_ff and the number of heads are as in the big model.
-# `parsing.parser` lets outputs be 300 tokens longer than inputs.
-PARSING_WSJ = Recipe(
-    model=BIG.model | {"encoder_layers": 4, "decoder_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
-    vocab_size=16_000,
-    num_beams=21,
-    length_penalty=0.3,
-)
-
-# For 30,000 trees on a CPU, with --copy_words. A sentence (source) is half as long as its tree (target), and
-# the encoder runs once for a sentence. So layers cost less in the encoder, where a parser needs them most. A small
-# vocabulary makes the softmax cheap. One tree in a hundred has more than max_length tokens and is dropped, because
-# training on these trees would take more time than the gain in F1 is worth. With the shortest trees first, a
-# development perplexity of 2.9 was reached after 2,000 updates instead of 4,000.
-PARSING_SMALL = Recipe(
-    model={"d_model": 256, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 2, "dropout": 0.1},
-    vocab_size=4_000,
-    max_length=200,
-    tokens_per_batch=2_048,
-    short_first=True,
-    num_updates=12_000,
-    warmup_updates=1_000,
-    lr_scale=0.6,
-    checkpoint_interval=(500, "updates"),
-    num_averaged_checkpoints=4,
-    num_beams=21,
-    length_penalty=0.3,
-)
-
-BIG_EN_FR = replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece")
-EN_DE = "WMT 2014 English-German, 4.5M pairs"
-BIG_COST = "8 P100, 3.5 days (the paper)"
-# Name -> recipe, row of a table in the paper, data that it suits, hardware with hours of training. The hours are from
-# the paper, from model_cards/ or from scripts/benchmarks/results/.
-CATALOGUE = {
-    "base_en_de": (BASE, "table 2, base", EN_DE, "8 P100, 12 hours (the paper)"),
-    "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),
-    "big_en_fr": (BIG_EN_FR, "table 2, big", "WMT 2014 English-French, 36M pairs", BIG_COST),
-    "multi30k_tiny": (MULTI30K_TINY, "", "up to 100,000 pairs; Multi30k", "1 CPU core, bfloat16, 1.6 hours"),
-    "iwslt14_de_en": (IWSLT14_DE_EN, "", "100,000 to 500,000 pairs; IWSLT 2014", ""),
-    "general_en_de_small": (GENERAL_EN_DE_SMALL, "", "100,000 to 500,000 pairs", "1 CPU core, bfloat16, 1.6 hours"),
-    "everyday_en_de": (EVERYDAY_EN_DE, "", "100,000 to 1,000,000 short pairs", "2 CPU cores, bfloat16, 4 hours"),
-    "phrasebook": (PHRASEBOOK, "", "the built-in synthetic corpus", "2 CPU cores, 4 minutes"),
-    "parsing_wsj": (PARSING_WSJ, "table 4, WSJ only", "Penn Treebank, 40,000 trees", ""),
-    "parsing_semi_supervised": (replace(PARSING_WSJ, vocab_size=32_000), "table 4, semi-supervised", "17M trees", ""),
-    "parsing_small": (PARSING_SMALL, "", "30,000 trees", "1 CPU core, bfloat16, 1.2 hours"),
-    **{f"table3_{row}": (recipe, f"table 3, {row}", EN_DE, "") for row, recipe in TABLE_3.items()},
-}
-RECIPES = {name: recipe for name, (recipe, *_) in CATALOGUE.items()}
-
-
 def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """Return the recipe called `name`, or the recipe in the JSON file `name`, with `changes`.
 
@@ -350,3 +187,19 @@ def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
     if any(width % divisor for width in widths.values()):
         raise ValueError(f"{widths} cannot all be divided by {divisor}: choose a common divisor.")
     return replace(recipe, model=recipe.model | {name: width // divisor for name, width in widths.items()})
+
+
+def _read_catalogue() -> dict[str, dict]:
+    """Return the tables of recipes.toml. Each also has the entries of the recipe that it is like."""
+    catalogue = {}
+    for name, entries in tomllib.loads(Path(__file__).with_name("recipes.toml").read_text("utf-8")).items():
+        like = catalogue[entries.pop("like")] if "like" in entries else {"model": {}}
+        catalogue[name] = like | entries | {"model": like["model"] | entries.get("model", {})}
+    return catalogue
+
+
+CATALOGUE = _read_catalogue()
+RECIPES = {
+    name: build_recipe({field: value for field, value in entries.items() if field not in ABOUT})
+    for name, entries in CATALOGUE.items()
+}
