@@ -87,7 +87,9 @@ def test_a_run_without_the_folder_of_its_texts_or_with_an_unknown_row_is_refused
     assert message in capsys.readouterr().err
 
 
-def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_checkpoint(record, tmp_path):
+def test_rows_of_the_reduced_table_3_differ_from_base_as_in_the_paper_and_their_best_checkpoint_is_scored(
+    record, tmp_path
+):
     rows = ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
     for row in rows:
         for step in ("09", "10"):
@@ -100,7 +102,8 @@ def test_reduced_rows_keep_the_ratios_of_their_sizes_to_base_and_score_the_best_
     scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
-    assert scores[0].model == f"{tmp_path}/run/base/checkpoints/step-00000009"  # no log: the first that fits step-*
+    # The row base has no log that names its best checkpoint, so the first folder that fits step-* is taken.
+    assert scores[0].model == f"{tmp_path}/run/base/checkpoints/step-00000009"
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000010"
     assert scores[1].json == tmp_path / "run/A2/dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]

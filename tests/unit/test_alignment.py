@@ -28,9 +28,9 @@ def translator(build_translator):
 def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(monkeypatch, translator):
     model, tokenizer = translator
     weights = np.zeros((2, 1, 3, 3))  # layer 1 keeps weights of 0, so it has no links
-    # Rows are target words, columns are source words, and a link is (source word, target word). Target word 2 gives
-    # most, 0.4, to source word 2, but this is a share of 0.27 in its column. Its 0.3 for source word 1 is a share of
-    # 0.6, so source word 1 and target word 2 are linked.
+    # Rows are target words, columns are source words, and a link is (source word, target word). A share is a
+    # weight divided by the sum of its column. Target word 2 gives most, 0.4, to source word 2, but 0.4 / 1.5 is a share
+    # of only 0.27. For source word 1 it has a share of 0.3 / 0.5 = 0.6, so source word 1 and target word 2 are linked.
     weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
@@ -69,7 +69,9 @@ def test_a_line_with_anything_but_links_is_refused(line):
         parse_links(line)
 
 
-def test_translate_writes_alignments_that_align_can_rate_by_a_gold_file_without_errors(bundled_model, tmp_path, capsys):
+def test_translate_writes_alignments_and_align_rates_its_own_by_a_gold_file_or_names_a_wrong_line(
+    bundled_model, tmp_path, capsys
+):
     source, output, links = (tmp_path / name for name in ("source", "output", "links"))
     source.write_text("I am Tom.\n\nWhen did you buy the red car?\n")
     files = ["--input", source, "--output", output, "--alignments", links]

@@ -1,4 +1,4 @@
-"""Files and folders that are written completely, checked, locked, or claimed for one use."""
+"""Files and folders that are written completely, compared, locked, or tied to the settings of one run."""
 
 import contextlib
 
@@ -34,7 +34,7 @@ def test_the_error_about_a_failed_write_names_the_file_and_other_errors_are_unch
         (tmp_path / "elsewhere").read_bytes()
 
 
-def test_a_folder_that_a_killed_process_has_renamed_gets_its_old_name_again(tmp_path):
+def test_a_folder_that_a_killed_process_has_set_aside_gets_its_name_back(tmp_path):
     old = tmp_path / ".model.old"
     old.mkdir()
     (old / "notes.txt").write_text("of the user")

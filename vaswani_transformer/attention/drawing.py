@@ -136,9 +136,9 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
 
         figure3                      all heads, for the word with the strongest attention to words far away
         figure4_full, figure4_word   the two heads with the strongest attention from that word to other words
-        figure5_first, _second       the two heads with the strongest attention, not counting each head's favourite
-                                     distance (such as "the word before"). These heads may follow the structure of the
-                                     sentence.
+        figure5_first, _second       the two heads with the strongest attention, without the attention over the one
+                                     distance that each head prefers (such as one word back). These heads may follow
+                                     the structure of the sentence.
 
     Heads and word are chosen by `AttentionMaps.word_links`, which leaves out punctuation and special tokens, because
     heads that have nothing to do attend to punctuation and special tokens.

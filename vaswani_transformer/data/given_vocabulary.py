@@ -76,6 +76,6 @@ def _convert(path: Path) -> Tokenizer:
         warnings.warn(
             f"{path} has user-defined symbols ({', '.join(symbols)}). These symbols stay whole, but "
             f"spaces beside them are not kept as in SentencePiece: use them at the start of a line only.",
-            stacklevel=1,  # one place for all calls, so that Python shows equal warnings once
+            stacklevel=1,  # All warnings have the same place in the code, so Python shows equal warnings once.
         )
     return _Converter(SimpleNamespace(vocab_file=str(path))).converted()

@@ -73,8 +73,7 @@ def prepare(
     the corpus, except with `drop_duplicates`: then it grows by 80 bytes per pair.
 
     Args:
-        corpora: the training set. If a vocabulary is learnt, it is read once for this. It is read once more to encode
-            it.
+        corpora: the training set. It is read once to encode it, and before that once more if a vocabulary is learnt.
         read_dev: reads the development set.
         folder: a new or empty folder, or the result of an earlier call with the same arguments.
         vocab_size, subword_model: see `train_tokenizer`.
@@ -109,11 +108,7 @@ def prepare(
         "inputs": inputs or {},
     }
     folder = folder.resolve()
-    if folder.is_mount() or folder == Path.cwd():
-        raise ValueError(
-            f"{folder} is the current folder or a mount point, and cannot be replaced when the data is complete: name "
-            f"a new folder."
-        )
+    _check_replaceable(folder)
     if folder.exists() and any(folder.iterdir()):
         claim(
             folder / PREPARATION_FILE,
@@ -158,14 +153,24 @@ def prepare(
     return read_preparation(folder)
 
 
+def _check_replaceable(folder: Path) -> None:
+    """Raise a ValueError if the finished data cannot get the name `folder`."""
+    if folder.is_mount() or folder == Path.cwd():
+        raise ValueError(
+            f"{folder} is the current folder or a mount point, which finished data cannot replace: name a new folder."
+        )
+
+
 def _warn_of_marks(pairs: Sequence[Pair], name: str) -> None:
     """Warn if most pairs of the set `name` hold marks of sub-words. A model would learn the marks as text."""
     for mark, remedy in SUBWORD_MARKS.items():
         if sum(mark in f"{source} {target}" for source, target in pairs) > len(pairs) / 2:
+            # The development set is checked twice, and a training set in blocks. With this `stacklevel` all warnings
+            # have the same place in the code, so Python shows equal warnings once.
             warnings.warn(
                 f"most pairs of the set {name} hold {mark!r}, a mark of sub-words, and the model will write it. "
                 f"Give plain text, because `prepare` splits words itself: {remedy} joins the sub-words again.",
-                stacklevel=1,  # one place for all calls, so that Python shows equal warnings once
+                stacklevel=1,
             )
 
 

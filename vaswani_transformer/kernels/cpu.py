@@ -9,8 +9,8 @@ from ..model.layers_vaswani import eager_attention
 
 HALF_PRECISION = "vaswani_half_precision"  # name of an attention kernel
 # On a CPU in half precision, the backward pass of PyTorch's fused attention takes longer than the backward pass of
-# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. Above these limits, the attention weights
-# would take too much memory.
+# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. Above the limits below, the attention
+# weights would take too much memory.
 MOST_KEYS = 128
 MOST_WEIGHTS = 2**23  # attention weights of one call
 

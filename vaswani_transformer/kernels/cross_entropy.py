@@ -59,6 +59,18 @@ def sum_loss_by_slices(
         )
 
 
+def _average_logits(
+    hidden_states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the mean row of `weight`, (d_model,), and the mean of each token's logits over the vocabulary, (N,).
+
+    The mean of the logits is the product of the hidden state and the mean row.
+    """
+    mean_row = weight.mean(dim=0, dtype=dtype)
+    mean_logits = hidden_states.to(dtype) @ mean_row
+    return mean_row, mean_logits if bias is None else mean_logits + bias.mean(dtype=dtype)
+
+
 class _SlicedCrossEntropy(torch.autograd.Function):
     """The loss and its gradients, in slices. The forward pass computes gradients, and the backward pass scales them."""
 
@@ -78,11 +90,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
         grad_bias = torch.zeros_like(bias, dtype=accumulate) if need_bias else None
 
-        # The mean of the logits over the vocabulary is the product of the hidden state and the mean row of the matrix.
-        mean_row = weight.mean(dim=0, dtype=accumulate)
-        mean_logits = hidden_states.to(accumulate) @ mean_row
-        if bias is not None:
-            mean_logits = mean_logits + bias.mean(dtype=accumulate)
+        mean_row, mean_logits = _average_logits(hidden_states, weight, bias, accumulate)
         loss = -label_smoothing * (mean_logits * is_label).sum()
         nll = mean_logits.new_zeros(())
 

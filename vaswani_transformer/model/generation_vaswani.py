@@ -59,13 +59,14 @@ class VaswaniGenerationConfig(GenerationConfig):
     an option is saved: the penalty divides the scores of greedy search too, and the next call may have more beams.
     """
 
-    # `update` changes only attributes that exist.
+    # `GenerationConfig.update` skips names that are no attributes, so these two options need a default here.
     length_penalty_type = None
     max_length_offset = None
 
     def validate(self, strict: bool = False, **kwargs) -> None:
         """Raise a ValueError for a wrong value, but accept an option without effect; `strict` is True before saving."""
-        # transformers warns of an option without effect only if the caller has set it. This set names other options.
+        # transformers does not warn of an option without effect if the caller has set `do_sample` and `num_beams`, but
+        # not this option. So these two are named as set, and nothing else.
         super().validate(user_set_attributes={"do_sample", "num_beams"})
         if strict:
             SearchOptions.resolve(self)
@@ -175,8 +176,9 @@ class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine, or `None` if only the model's `forward` can decode. Importing
-            vaswani_transformer sets this method. In a model that is loaded with trust_remote_code, there is no method.
+        find_engine: a method that returns an engine. It returns `None` if only the model's `forward` can decode.
+            Importing vaswani_transformer sets this method. Without this import, as in a model loaded with
+            trust_remote_code, the attribute itself is `None`.
         search_class: the class of the search. Importing vaswani_transformer sets a faster class with the same results.
     """
 
@@ -219,7 +221,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         processor of the caller may raise log P above 0. The search then runs up to the limit, unless
         `renormalize_logits=True`. The `scores` that a beam search returns are log P of the next tokens, after the
         processors. Their sum over the tokens of a hypothesis is its log P. Where a hypothesis must end, only the end
-        tokens keep their log P, and a `forced_eos_token_id` gets 0. All other tokens get -inf.
+        tokens keep their log P, and all other tokens get -inf. With `forced_eos_token_id`, that token gets 0 instead,
+        and all others get -inf.
 
         Args:
             engine: what `build_engine()` returned, or another object with `encode` and `start`. It serves many calls,

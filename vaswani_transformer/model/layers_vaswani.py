@@ -220,8 +220,8 @@ def mask_source(
         attention_mask=attention_mask,
         encoder_hidden_states=encoder_hidden_states,
         and_mask_function=build_window(window, is_causal=False),
-        # transformers reads a mask to replace it by `None` if it hides no key. On a GPU each read waits for the work in
-        # the queue, so training avoids it.
+        # If this is allowed, transformers checks whether a mask hides any key, and replaces a mask that hides none by
+        # `None`. On a GPU the check waits for the work in the queue, so training does without it.
         allow_is_bidirectional_skip=x.device.type == "cpu" or not is_training,
     )
 

@@ -39,7 +39,8 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
     # A word of a treebank may contain a no-break space. The normaliser of `train_tokenizer` would turn it into a space,
     # and so change the number of words. The normaliser below only composes characters and prepends a space.
     tokenizer.backend_tokenizer.normalizer = Sequence([NFC(), Prepend(" ")])
-    # normalized=True: the symbols are found in the normalised text, in which every word begins with a space.
+    # normalized=True: a symbol is normalised like the text, so "(NP" becomes " (NP". So it is found only at the start
+    # of a word, and takes the space before it along.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])
     return tokenizer
 

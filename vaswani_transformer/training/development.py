@@ -42,8 +42,8 @@ class DevelopmentSet:
         scores = {"dev_perplexity": perplexity(loss)}
         samples = []
         texts = json.loads(self.texts.read_text(encoding="utf-8"))
-        # With mixed precision, Accelerate has replaced `forward` by a wrapper with autocast. Without this wrapper,
-        # `generate()` can find an engine, which is faster.
+        # With mixed precision, Accelerate has replaced `forward` by a wrapper with autocast. The wrapper is taken away
+        # for the translations: a model with a replaced `forward` has no engine, and decodes more slowly.
         wrapped_forward = vars(model).pop("forward", None)
         if self.score is not None:
             scores["dev_bleu"] = self.score(

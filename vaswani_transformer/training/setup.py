@@ -100,19 +100,9 @@ def build_run(
     accelerator = _build_accelerator(mixed_precision, report_to, run)
     device = accelerator.device.type
     preparation, tokenizer, train_pairs, dev_pairs = _load_data(data, accelerator)
-    recipe = replace(
-        recipe,
-        vocab_size=len(tokenizer),
-        subword_model=type(tokenizer.backend_tokenizer.model).__name__.lower(),
-        max_length=preparation["max_length"],
-        max_length_ratio=preparation["max_length_ratio"],
-        compile=device == "cuda" if recipe.compile is None else recipe.compile,
-    )
+    recipe = _complete_recipe(recipe, preparation, tokenizer, device)
     if accumulation_steps is None:
-        accumulation_steps = 1
-        if device == "cpu":
-            tokens_per_process = recipe.tokens_per_batch / accelerator.num_processes
-            accumulation_steps = max(1, round(tokens_per_process / TOKENS_PER_MICRO_BATCH))
+        accumulation_steps = _choose_accumulation_steps(recipe, accelerator)
     model, init_fingerprint = _build_model(
         recipe,
         tokenizer,
@@ -206,6 +196,25 @@ def _load_data(
     tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
     sets = [TokenizedPairs.load(data / name, pad_token_id=tokenizer.pad_token_id) for name in ("train", "dev")]
     return preparation, tokenizer, *sets
+
+
+def _complete_recipe(recipe: Recipe, preparation: dict, tokenizer: PreTrainedTokenizerFast, device: str) -> Recipe:
+    """Return `recipe` with the values that the prepared data and the device decide."""
+    return replace(
+        recipe,
+        vocab_size=len(tokenizer),
+        subword_model=type(tokenizer.backend_tokenizer.model).__name__.lower(),
+        max_length=preparation["max_length"],
+        max_length_ratio=preparation["max_length_ratio"],
+        compile=device == "cuda" if recipe.compile is None else recipe.compile,
+    )
+
+
+def _choose_accumulation_steps(recipe: Recipe, accelerator: Accelerator) -> int:
+    """Return the number of micro-batches of an update on each process. `build_run` says how it is chosen."""
+    if accelerator.device.type != "cpu":
+        return 1
+    return max(1, round(recipe.tokens_per_batch / accelerator.num_processes / TOKENS_PER_MICRO_BATCH))
 
 
 def _build_model(
