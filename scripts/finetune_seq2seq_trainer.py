@@ -46,9 +46,7 @@ class FineTuningArguments:
     source_language: str = "en"  # suffix of the source files
     target_language: str = "de"  # suffix of the target files
     max_length: int = 128  # limit of the tokens of a sentence; a longer sentence is cut
-    tokens_per_batch: int = (
-        4096  # most source tokens, and most target tokens, of an update of all processes, with padding
-    )
+    tokens_per_batch: int = 4096  # most tokens of an update on each side, with padding, over all processes
 
 
 def build_parser() -> HfArgumentParser:

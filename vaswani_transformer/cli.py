@@ -125,7 +125,7 @@ def _explain(error: BaseException, args: argparse.Namespace) -> str:
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository'
     if kind == "ConnectError":  # of httpx, which huggingface_hub uses
-        return f"the Hugging Face Hub does not answer ({reason}): check the network. push --dry_run needs none."
+        return f"the Hugging Face Hub does not answer ({reason}): check the network connection."
     if isinstance(error, USER_ERRORS) and reason:
         return reason
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)"

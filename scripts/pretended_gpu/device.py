@@ -110,7 +110,8 @@ class DeviceTensor(torch.Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         """Return the names of the inner tensors, and no further context.
 
-        If a class has this method, `Module.to` exchanges the contents of a parameter. So tied weights stay tied.
+        If a class has this method and `__tensor_unflatten__`, `Module.to` keeps each parameter and swaps the tensor in
+        it, instead of making a new parameter. So tied weights stay tied.
         """
         return ["host"], None
 
@@ -178,9 +179,9 @@ class PretendedGpu(TorchDispatchMode):
             return _changed(func._schema, args, kwargs)
         if not is_result_on_device:
             return result
-        # A view of an ordinary tensor is an ordinary tensor in inference mode too.
-        is_ordinary_view = func.is_view and not args[0].is_inference()
-        with torch.inference_mode(False) if is_ordinary_view else contextlib.nullcontext():
+        # Even in inference mode, a view of a tensor that is no inference tensor is no inference tensor.
+        is_normal_view = func.is_view and not args[0].is_inference()
+        with torch.inference_mode(False) if is_normal_view else contextlib.nullcontext():
             return _to_device(result)
 
     def _count(self, func, args: tuple, kwargs: dict, tensors: list, *, is_result_on_device: bool) -> None:

@@ -65,7 +65,7 @@ def first_score(tally, relation, kind):
 
 
 def assert_named(kind, heads, visible=1):
-    """Fail unless each of `heads`, {relation: links}, is named after its relation alone, and an even head gets no name.
+    """Fail unless each of `heads`, {relation: links}, is named after its relation alone. An equal spread gets no name.
 
     `visible` (T, T) is 0 where a decoder cannot see.
     """
@@ -120,8 +120,8 @@ def test_each_encoder_decoder_head_is_named_after_its_relation():
 def test_attention_of_all_words_to_one_word_is_no_alignment():
     links = links_where(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
     score = first_score(tally_of(build_maps(cross=[attend_along(links)])), "alignment", "cross")
-    # All nine words attend to "dog" with equal weight. Only the first of equal weights counts as an alignment, but all
-    # nine words are counted in the mean, so the share is a ninth.
+    # An aligned word has the greatest weight in both directions. All nine words give "dog" the same weight, so only the
+    # first of them is aligned. But the mean is over all nine words, so the share is a ninth of that weight.
     assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)
 
 

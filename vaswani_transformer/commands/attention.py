@@ -22,14 +22,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--kind",
         choices=tuple(VIEWS),
-        help="encoder or decoder: self-attention; cross: encoder-decoder attention of the word that the decoder "
-        "writes; alignment: encoder-decoder attention of the word that it reads; default: encoder",
+        help="encoder or decoder: self-attention; cross: encoder-decoder attention of each target word in the step that "
+        "writes it; alignment: the same in the step after, in which the decoder reads it; default: encoder",
     )
     chosen.add_argument(
         "--layer",
         type=Number(1, 1_000),
-        help="number from 1; default: the layer before the last, as in the paper. But if only --kind cross or "
-        "alignment is given, the alignment is drawn for the layer and head that align best",
+        help="number from 1; default: the layer before the last, as in the paper. But for --kind cross or alignment "
+        "without --layer and --heads, the alignment is drawn for the one layer and head that align best",
     )
     chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="numbers from 1; default: all heads")
 

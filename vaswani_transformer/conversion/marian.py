@@ -237,7 +237,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
             our_weight = our_weights[name]
             if name.rpartition(".")[0].endswith(MODULES_THAT_WRITE):
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # Other biases have no axis for the features of the stream.
+            elif our_weight.dim() == 2:  # The features are on the second axis of other matrices, and in no other bias.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.
