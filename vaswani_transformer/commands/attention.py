@@ -22,8 +22,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--kind",
         choices=tuple(VIEWS),
-        help="encoder or decoder: self-attention; cross: encoder-decoder attention of each target word in the step that "
-        "writes it; alignment: the same in the step after, in which the decoder reads it; default: encoder",
+        help="encoder or decoder: self-attention; cross: encoder-decoder attention of each target word in the step "
+        "that writes it; alignment: the same in the step after, in which the decoder reads it; default: encoder",
     )
     chosen.add_argument(
         "--layer",
