@@ -147,8 +147,9 @@ LAUNCH = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 WORKER = """
-import gc, os, signal, sys, weakref
+import faulthandler, gc, os, signal, sys, weakref
 from pathlib import Path
+faulthandler.dump_traceback_later(400, exit=True)  # shows where a process waits for ever
 sys.path[:0] = {tests!r}
 from test_distributed_training import RECIPE
 from vaswani_transformer.training import loop
