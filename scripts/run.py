@@ -5,8 +5,8 @@
     python scripts/run.py table3_reduced --folder FOLDER/tatoeba_en_de --rows base C1 C4
 
 Start the program in the root of the repository. The same command continues an interrupted run. Options that are not
-listed below go to `vaswani train`, such as --accumulation_steps 4, which needs less memory. The number of processes
-changes only the time and the random numbers of dropout.
+listed below go to `vaswani train`. For example, --accumulation_steps 4 saves memory. The number of processes, which
+--launch chooses, changes only the time and the random numbers of dropout.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]
         places["run"] = f"{run}/{row}" if row else run
         scores = Path(run, row, "dev_scores.json")
         if row and scores.exists():
-            print(f"row {row} is finished: delete {scores} to go on with it.")
+            print(f"row {row} is finished and is skipped. To continue this row, delete {scores}.")
             continue
         launch = shlex.split(args.launch or table.get("launch", "")) or VASWANI
         settings = fill(f"{table.get('train', '')} {rows[row]}", **places)
@@ -67,7 +67,10 @@ def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]
 
 
 def find_best(run: str) -> str:
-    """Return the checkpoint of `run` with the lowest perplexity on the development set; before training, a pattern."""
+    """Return the checkpoint of `run` with the lowest perplexity on the development set.
+
+    Before the first evaluation, return a pattern that fits every checkpoint.
+    """
     log = Path(f"{run}/log.jsonl")
     lines = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
     perplexities = {line["update"]: line["dev_perplexity"] for line in lines if "dev_perplexity" in line}

@@ -16,7 +16,7 @@ from vaswani_transformer.training import loop
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Return a folder with data that were prepared with a recipe that is read from a file."""
+    """Prepare data with a recipe that is read from a file, and return the folder of the data."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.json").write_text(json.dumps(TINY.to_dict()))
     for side, name in enumerate(("en", "de")):
@@ -114,7 +114,7 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
     assert "README.md describes the previous model: replace it" in capsys.readouterr().err
 
 
-def test_a_run_that_its_patience_ended_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
+def test_a_run_whose_patience_ran_out_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
     changes = "--set lr_scale=0 --set patience"
     # The evaluation at the end of this short run must not count for the patience of the runs below.
     train_to(tmp_path / "run", data, 3, f"{changes}=2")
@@ -150,7 +150,7 @@ def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, wh
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "log.jsonl", "checkpoints/partial-anything", "model"])
-def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, capsys, name):
+def test_training_refuses_to_overwrite_or_delete_a_file_of_the_user(data, tmp_path, capsys, name):
     path = tmp_path / name
     content = json.dumps(TINY.to_dict())
     path.parent.mkdir(exist_ok=True)
@@ -234,7 +234,7 @@ def test_a_run_does_not_begin_inside_a_model_folder(data, whole, capsys):
     assert f"{whole / 'model'} is the folder of a model: name the folder of a run" in capsys.readouterr().err
 
 
-def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_path, capsys):
+def test_initial_weights_of_another_architecture_or_vocabulary_are_refused(data, trained, tmp_path, capsys):
     prepare(data / "recipe.json", data.parent, tmp_path / "data", "vocab_size=290")
     tokenizer = read_json(trained / "model/tokenizer.json")["model"]
     tokenizer["vocab"]["a"], tokenizer["vocab"]["e"] = tokenizer["vocab"]["e"], tokenizer["vocab"]["a"]

@@ -64,11 +64,11 @@ def test_a_loaded_model_is_saved_as_the_same_files(folder, tmp_path_factory):
 
 
 class Variation(VaswaniForConditionalGeneration):
-    """A changed model in a file of the user (here, this file)."""
+    """A subclass in a file of the user (here, this file)."""
 
 
 class WithNewNorm(VaswaniForConditionalGeneration):
-    """A changed model that adds a norm to the trained weights."""
+    """A subclass that adds a norm to the trained weights."""
 
     def __init__(self, config):
         super().__init__(config)

@@ -28,7 +28,7 @@ def run_folder(tmp_path):
     return tmp_path
 
 
-def test_the_formula_of_the_paper_gives_its_costs():
+def test_the_formula_of_the_paper_gives_the_costs_in_the_paper():
     for size, hours in {"base": 12.0, "big": 3.5 * 24}.items():
         cost = compute_training_cost(3600 * hours, 8, find_rate("P100"))
         assert cost == pytest.approx(PAPER_FLOP[size], rel=0.01)
@@ -43,7 +43,7 @@ def test_a_device_without_a_known_rate_is_refused():
             find_rate(device, mixed_precision=precision)
 
 
-def test_the_command_prints_the_costs_beside_those_of_the_paper(run_folder, capsys):
+def test_the_command_prints_the_costs_of_a_run_beside_the_costs_in_the_paper(run_folder, capsys):
     vaswani("cost", "--run", run_folder, "--device", "P100")
     printed = capsys.readouterr().out
     assert "updates 9 in 0.01 hours" in printed

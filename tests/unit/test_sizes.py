@@ -1,4 +1,4 @@
-"""The repository stays small. Its size is counted in tokens of code, so that a page may breathe.
+"""The repository stays small. Its size is counted in tokens of code, not in lines.
 
 A token is a name, a number, an operator or a string. Docstrings, comments and line breaks cost nothing.
 """

@@ -60,7 +60,7 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
         ("\u200b\u00ad \ufeff\u200d", ""),
     ],
 )
-def test_text_that_looks_the_same_gets_the_same_ids(tokenizer, typed, clean):
+def test_a_text_and_its_normalised_form_get_the_same_ids(tokenizer, typed, clean):
     assert tokenizer.decode(tokenizer(typed).input_ids, skip_special_tokens=True) == clean
     assert tokenizer(typed).input_ids == tokenizer(clean).input_ids
 
@@ -94,7 +94,7 @@ def test_invisible_characters_do_not_change_the_ids(tokenizer, words, random):
     assert tokenizer(typed + random.choice(spaces)).input_ids == tokenizer(" ".join(words)).input_ids
 
 
-def test_special_tokens_have_the_ids_of_the_config_and_truncation_keeps_the_end(tokenizer):
+def test_special_tokens_have_the_ids_of_the_config_and_truncation_keeps_the_end_token(tokenizer):
     config = VaswaniConfig()
     assert tokenizer.bos_token_id == config.bos_token_id == config.decoder_start_token_id
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (config.pad_token_id, config.eos_token_id)

@@ -27,7 +27,7 @@ from .arguments import (
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # allowed with --hypotheses
 # the options of a search that are printed beside its scores
 PRINTED_OPTIONS = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
-BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # In --table they begin a cell or row.
+BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # would begin a cell or row of --table
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -35,18 +35,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
-    add("--test", nargs="+", help="with --model: test set, in a form that `prepare --train` takes")
+    add(
+        "--test",
+        nargs="+",
+        help="with --model: test set: two text files, or another form that `prepare --train` takes",
+    )
     add(
         "--references",
         type=text_path,
         nargs="+",
         default=[],
-        help="files with one reference translation per line; with --model, further references beside those of --test",
+        help="files with one reference translation per line; with --model, they are added to the references in --test",
     )
     add("--source_language", help="default: the source language of the model, or en")
     add("--target_language", help="language for the paper's BLEU; default: the target language of the model, or de")
     add_column_options(command)
-    add("--split", default="test", help="which split of a Hub dataset, .parquet folder or the phrasebook to read")
+    add("--split", default="test", help="split to read of a Hub dataset, a folder of .parquet files or the phrasebook")
     add("--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs")
     add("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     add("--lowercase", action="store_true", help="compare without case")
@@ -123,7 +127,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     search += "" if args.dtype is None else f"|dtype:{args.dtype}"
     search += "|split_sentences" if args.split_sentences else ""
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
-    if args.json is not None:  # The file comes before the output, because a pipe may be closed early.
+    if args.json is not None:  # Written first: if a pipe is closed early, printing ends the command.
         args.json.parent.mkdir(parents=True, exist_ok=True)
         figures = [score._asdict() for score in (*scores, perplexity)]
         write_json(args.json, {"scores": figures, "search": search, "models": names, "fingerprint": fingerprint})

@@ -13,7 +13,10 @@ from .tokenization import SPECIAL_TOKENS, wrap_tokenizer
 
 
 class _Converter(SpmConverter):
-    """The converter of transformers. Its original extractor of pieces and merges fails for byte-pair encodings."""
+    """The converter of transformers with another extractor of pieces and merges.
+
+    The extractor of transformers fails for byte-pair encodings.
+    """
 
     class SpmExtractor(SentencePieceExtractor):
         def extract(self, scores: Sequence[tuple[str, float]]) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -75,7 +78,7 @@ def _convert(path: Path) -> Tokenizer:
     if symbols := list(spec.user_defined_symbols):
         warnings.warn(
             f"{path} has user-defined symbols ({', '.join(symbols)}). These symbols stay whole, but "
-            f"spaces beside them are not kept as in SentencePiece: use them at the start of a line only.",
+            f"spaces beside them are not kept as in SentencePiece: use the symbols only at the start of a line.",
             stacklevel=1,  # All warnings have the same place in the code, so Python shows equal warnings once.
         )
     return _Converter(SimpleNamespace(vocab_file=str(path))).converted()

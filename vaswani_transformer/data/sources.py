@@ -12,7 +12,10 @@ PHRASEBOOK = "phrasebook"  # The name of the built-in corpus.
 
 
 def find_languages(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return the languages in the endings of two text files, such as train.en and train.de.gz; `None` without them."""
+    """Return the languages in the endings of two text files, such as train.en and train.de.gz.
+
+    If the endings do not name two languages, return `None`.
+    """
     endings = [Path(name.removesuffix(".gz")).suffix.removeprefix(".") for name in names]
     are_codes = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
     return (endings[0], endings[1]) if are_codes else None
@@ -23,7 +26,7 @@ class Source:
     """Parallel text, as a user names it on the command line.
 
     Attributes:
-        names: "phrasebook" alone, or one of `corpus.ACCEPTED_FORMS`.
+        names: "phrasebook" alone, or names in one of the forms that `corpus.ACCEPTED_FORMS` lists.
         languages: the languages of source and target.
         columns: the names of the columns of source and target. `None` means that a column has its language as name.
         split: see `open_parallel`.
@@ -31,8 +34,8 @@ class Source:
         cache: see `open_parallel`.
 
     Raises:
-        ValueError: if the text is the phrasebook and the languages are not English and German, or if the endings of two
-            files name the languages in the other order.
+        ValueError: if the text is the phrasebook and the languages are not from English to German, or if the endings of
+            two files name the two languages in reverse order.
     """
 
     names: Sequence[str]
@@ -59,8 +62,9 @@ class Source:
         return self.names == [PHRASEBOOK]
 
     def read(self) -> Iterable[Pair]:
-        """Read the pairs from the start."""
+        """Return the pairs, at each call from the first pair on."""
         if self._is_phrasebook:
+            # Hub datasets call the development set "validation", the phrasebook calls it "dev".
             return generate_pairs(split={"validation": "dev"}.get(self.split, self.split), num_pairs=self.num_pairs)
         columns = tuple(column or language for column, language in zip(self.columns, self.languages, strict=True))
         return open_parallel(self.names, columns, split=self.split, cache=self.cache)

@@ -44,15 +44,17 @@ class Engine(VaswaniGenerationMixin):
     returns its `EngineSteps`, which hold the keys and values of that search.
 
     Args:
-        model: a model without an obstacle, see `find_obstacle`.
+        model: a model that an engine can replace. `find_obstacle` returns `None` for such a model.
         dtype: a floating-point dtype for the copies, by default the model's.
         for_one_call: True for an engine that serves one call. It has no encoder, and shares the model's weights where
             it can.
 
     Attributes:
         model: a weak reference to the model. If an engine cannot do what a call of `model.generate(engine=...)` asks
-            for, the model uses its `forward` instead, but only if this reference shows that the engine is its own.
-        state, sums: what `describe_state` and `sum_weights` returned when the engine was built for many calls.
+            for, the model uses its `forward` instead, but only if this reference shows that the engine was built of
+            this model.
+        state, sums: what `describe_state` and `sum_weights` returned when the engine was built. An engine for one call
+            has neither.
     """
 
     @torch.inference_mode(False)  # An engine that is built in inference mode is also used outside of it.
@@ -154,9 +156,10 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
 def find_engine(
     model: VaswaniForConditionalGeneration, *, for_one_call: bool = False, kept: Engine | None = None
 ) -> Engine | None:
-    """Return an engine for many calls, or for one call; `None` if the model must decode by its `forward`.
+    """Return an engine, or `None` if the model must decode by its `forward`.
 
     Args:
+        for_one_call: True for an engine that serves one call, False for an engine for many calls.
         kept: an earlier engine of `model`, which is returned if the model has not changed since.
     """
     if find_obstacle(model):
@@ -179,7 +182,7 @@ def _build_compared(
     dtype: torch.dtype | str | None = None,
     for_one_call: bool = False,
 ) -> tuple[Engine | None, str | None]:
-    """Return an engine, and a sentence about the difference between its results and those of `model`.
+    """Return an engine of `model`, and a sentence that says how the results of engine and model differ.
 
     If the results agree, the sentence is `None`. If they differ, the caller must not use the engine, which may be
     `None`.
@@ -231,6 +234,6 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
             return False
     steps, _ = engine.start(encoding, mask, prompt=target[:, :-1], num_beams=1)
     steps.reorder(target.new_zeros(3, 1), None)
-    encoded = BaseModelOutput(expected)  # `forward` of a subclass may read its attributes.
+    encoded = BaseModelOutput(expected)  # `forward` of a subclass may read attributes.
     outputs = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
     return agree(steps(target), outputs.logits[:, -1])

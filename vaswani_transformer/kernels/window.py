@@ -4,7 +4,7 @@ A layer then costs O(r n d) instead of O(n^2 d), and the longest path between tw
 O(n / r). A mask alone restricts attention, but saves no time. Here the queries are cut into blocks. The queries of a
 block attend only to the keys of a strip: the keys of the block, and as many on either side as a window reaches.
 
-    keys           0  1  2  3  4  5  6  7  8  9
+    keys          -2 -1  0  1  2  3  4  5  6  7           keys -2 and -1 are padding
     block 0              q  q  q
     strip 0        k  k  k  k  k  k                       two positions back, one ahead
     block 1                       q  q  q
@@ -89,9 +89,9 @@ def window_mask(
     config: PreTrainedConfig,
     **kwargs,
 ) -> Tensor | None:
-    """Return the mask for `window_attention`. The arguments are those of `sdpa_mask`, and `config`.
+    """Return the mask for `window_attention`. The arguments are the arguments of `sdpa_mask`, and `config`.
 
-    If blocks are faster, it is `attention_mask` (B, T), False at padding. Otherwise it is a mask over all keys.
+    If blocks are faster, the mask is `attention_mask` (B, T), False at padding. Otherwise the mask covers all keys.
     """
     r = config.attention_window
     is_windowed = mask_function is not bidirectional_mask_function

@@ -81,7 +81,10 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             module.reset_parameters()
 
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
-        """Resize the embeddings of the source, and those of the target if it has separate ones."""
+        """Resize the embedding of the source and, if there is a separate one, the embedding of the target.
+
+        Return the embedding of the source.
+        """
         resized = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
         decoder = self.get_decoder()
         if not self.config.tie_word_embeddings and decoder is not self:
@@ -92,7 +95,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """Load as transformers does, but from safetensors only: loading a pickle can run any code.
 
-        A warning names a subclass that saved the weights, if they are loaded without it.
+        If a subclass saved the weights, and another class loads them, a warning names the subclass.
         """
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs | {"use_safetensors": True})
         model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
@@ -100,8 +103,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if unknown := {*(model.config.architectures or ())} - known:
             logger.warning(
                 f"{pretrained_model_name_or_path} was saved as {', '.join(unknown)}, but is loaded as "
-                f"{type(model).__name__}, which may compute something else. Load it by its own class, and give that "
-                f"class a config with a model_type of its own."
+                f"{type(model).__name__}, which may compute something else. Load it by the class that saved it. To let "
+                f"AutoModelForSeq2SeqLM find that class, register it with a config class that has its own model_type."
             )
         return loaded
 
@@ -177,7 +180,7 @@ class VaswaniEncoder(VaswaniStack):
             input_ids: (B, S).
             attention_mask: (B, S), 1 for tokens and 0 for padding, left or right; by default derived from the padding
                 token.
-            inputs_embeds: (B, S, D), the output of `get_input_embeddings()`, instead of `input_ids`.
+            inputs_embeds: (B, S, D), the output of the layer `get_input_embeddings()`, instead of `input_ids`.
 
         Returns:
             `last_hidden_state` (B, S, D).
@@ -226,12 +229,14 @@ class VaswaniDecoder(VaswaniStack):
             encoder_hidden_states: (B, S, D), the output of the encoder. Without it, encoder-decoder attention is
                 skipped, and the decoder is a language model of the target.
             encoder_attention_mask: (B, S), 0 at padding of the source.
-            past_key_values, cache: the keys and values of earlier tokens, under the old or the new name.
-            inputs_embeds: (B, T, D), the output of `get_input_embeddings()`, instead of `input_ids`.
+            past_key_values, cache: the keys and values of earlier tokens. transformers renames this argument: give it
+                by its old name or by its new name.
+            inputs_embeds: (B, T, D), the output of the layer `get_input_embeddings()`, instead of `input_ids`.
             use_cache: return the given cache or a new one.
 
         Returns:
-            `last_hidden_state` (B, T, D), and with `use_cache` the cache, under the name `CACHE`.
+            `last_hidden_state` (B, T, D), and with `use_cache` the cache, which the installed transformers names
+            "past_key_values" or "cache" (see `CACHE`).
         """
         self._refuse_unknown(kwargs)
         past_key_values = choose_cache(past_key_values, cache)
@@ -363,7 +368,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
 
-        In a row that begins with padding, the start token takes the place of the first label.
+        In a row that begins with padding, the start token takes the place of the first label. Give such a row to
+        `forward` only together with `labels`: the row may begin with its last label, which `forward` moves to the end.
         """
         num_padded = count_padding(labels)
         return roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
@@ -376,7 +382,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     def _sum_loss(self, hidden_states: Tensor, labels: Tensor, logits: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the loss with label smoothing and the loss without, each summed over `labels` (B, T).
 
-        They are computed from `logits`, or if `logits` is `None` from `hidden_states` (B, T, D).
+        Both are computed from `logits`. If `logits` is `None`, they are computed from `hidden_states` (B, T, D).
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
         # The loss by slices reads only the weights of the head. It would bypass an adapter or a hook of the head.
@@ -429,7 +435,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             `loss` (scalar, nats per token), `logits` (B, T, V), in training mode `nll_loss` (the loss without
             smoothing), the output of the encoder, and if requested the cache, hidden states and attention weights.
         """
-        kwargs.pop("tokenizer", None)  # With `stop_strings`, transformers' loop passes its tokenizer to each step.
+        kwargs.pop("tokenizer", None)  # With `stop_strings`, transformers' loop passes the tokenizer to each step.
         num_padded = None
         if labels is not None:
             use_cache = False

@@ -1,4 +1,7 @@
-"""Constrain a search, so that its output is a linearised tree over the words of the sentence."""
+"""Constrain a search, so that its output is a linearised tree over the words of the sentence.
+
+A linearised tree is a tree written as a sequence of symbols, such as (S (NP XX XX )NP (VP XX )VP )S.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
@@ -6,8 +9,9 @@ from typing import NamedTuple
 
 from torch import LongTensor
 
-# At most this many brackets may open in a row. No tree of CRAFT or of the Wall Street Journal sample has more. Without
-# this bound, a model that is uncertain of the next word could open brackets until it reaches the length limit.
+# At most this many brackets may open in a row. No tree of the treebank CRAFT or of the Wall Street Journal sample has
+# more. Without this bound, a model that is uncertain of the next word could open brackets until it reaches the length
+# limit.
 MOST_OPENED = 9
 
 
@@ -38,7 +42,8 @@ class WellFormed:
         words: for each word of each sentence, the tokens of its leaf.
         brackets: the brackets of the vocabulary ("(NP", ")NP") by their token ids.
         end_id: the token id of </s>.
-        limits: for each sentence, the largest number of tokens that its output may have, </s> included.
+        limits: for each sentence, the largest number of tokens that its output may have, with </s> and without the
+            start token.
     """
 
     def __init__(

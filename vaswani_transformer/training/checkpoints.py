@@ -81,8 +81,8 @@ class Checkpoints:
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
         """Restore the run from an intact `checkpoint`.
 
-        Call `warn` if the checkpoint holds another version of the model's code than the installed one. Call it also if
-        another number of processes wrote the checkpoint: dropout then draws other numbers.
+        `warn` gets a line if the checkpoint holds another version of the model's code than the installed version,
+        and a line if another number of processes wrote the checkpoint: dropout then draws other numbers.
         """
         if change := find_changed_code(checkpoint):
             warn(f"WARNING: {change}.")
@@ -141,7 +141,10 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
 
 
 def finish_checkpoint(partial: Path) -> Path:
-    """Sync a folder whose files are written, mark it as complete, and give it its final name, which must be free."""
+    """Sync the written files of a checkpoint, mark it as complete, and return the folder under its final name.
+
+    No file or folder may have the final name yet.
+    """
     paths = list(partial.rglob("*"))
     for path in paths:
         sync(path)
@@ -173,7 +176,10 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
 
 
 def set_aside(checkpoint: Path, part: str = "") -> None:
-    """Rename `checkpoint`, or its subfolder `part`, to `partial-...`. Such folders are never read, and are deleted."""
+    """Rename `checkpoint`, or its subfolder `part`, to `partial-...`.
+
+    Folders with such names are never read. `drop_old_checkpoints` deletes them.
+    """
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (checkpoint / part).rename(aside)

@@ -45,10 +45,10 @@ class StopRequest:
 def destroy_group_at_exit() -> None:
     """Destroy the process group of PyTorch at exit. Each process calls this function when its work is done.
 
-    Without this, a thread of gloo may abort the process (PyTorch's pull request 179291). The models are deleted before
-    the group. Otherwise a part of a model, the reducer of the gradients, would hold the last reference to the group,
-    and the process may hang: the destructor of the group waits for threads of gloo, and these threads may wait for the
-    interpreter (PyTorch's issue 56297).
+    Without this function, a thread of gloo, PyTorch's library for communication between CPUs, may abort the process
+    (PyTorch's pull request 179291). The models are deleted before the group. Otherwise a part of a model, the reducer
+    of the gradients, would hold the last reference to the group, and the process may hang: the destructor of the group
+    waits for threads of gloo, and these threads may wait for the interpreter (PyTorch's issue 56297).
     """
     atexit.register(_destroy_group)
 
