@@ -146,6 +146,14 @@ def test_decoder_inputs_are_the_start_token_and_the_shifted_labels(build_tiny_mo
     assert model.generate(SOURCE)[:, 0].tolist() == [11, 11]
 
 
+def test_decoder_inputs_of_labels_padded_on_the_left_hold_no_label_before_the_start_token(build_tiny_model):
+    model = build_tiny_model(decoder_start_token_id=11)
+    pad = model.config.pad_token_id
+    labels = torch.tensor([[-100, -100, 7, 8], [5, 6, 7, 8], [-100, -100, -100, -100]])
+    found = model.prepare_decoder_input_ids_from_labels(labels)
+    assert found.tolist() == [[pad, pad, 11, 7], [11, 5, 6, 7], [11, pad, pad, pad]]
+
+
 @pytest.mark.parametrize(("has_decoder_inputs", "has_mask"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("start", [0, 1])

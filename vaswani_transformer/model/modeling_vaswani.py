@@ -368,11 +368,13 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
 
-        In a row that begins with padding, the start token takes the place of the first label. Give such a row to
-        `forward` only together with `labels`: the row may begin with its last label, which `forward` moves to the end.
+        In a row that begins with padding, the start token takes the place of the first label.
         """
-        num_padded = count_padding(labels)
-        return roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
+        num_padded = count_padding(labels) % labels.shape[1]  # A row without labels begins with the start token.
+        shifted = roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
+        # The last label of a padded row has been rolled into the padding, where the decoder must not see it.
+        is_padding = torch.arange(labels.shape[1], device=labels.device) < num_padded
+        return shifted.masked_fill(is_padding, self.config.pad_token_id)
 
     def _shift_right(self, labels: Tensor) -> Tensor:
         shifted = labels.roll(1, dims=-1)
