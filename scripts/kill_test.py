@@ -3,7 +3,7 @@
     python scripts/kill_test.py --kills 25
 
 The script trains a small model with dropout on the built-in corpus, first without kills. The second run is killed with
-SIGKILL at random moments, and started again after each kill. Every other kill falls into the writing or removal of a
+SIGKILL at random moments, and started again after each kill. Every other kill is aimed at the writing or removal of a
 checkpoint. The script prints one line for each kill: what the run was doing, from which checkpoint it continues, and
 whether a checkpoint is damaged. The last lines count what the run was doing at the kills, and compare the weights and
 logs of the two runs. The exit status is 0 if weights and logs are equal, no checkpoint was damaged, and no run ended
@@ -77,7 +77,7 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
         print("after the last kill the run was started again, and FAILED")
         return 1
     places = Counter(place for place, _ in strikes)
-    print("places: " + ", ".join(f"{count} {place}" for place, count in places.most_common()))
+    print("moments of the kills: " + ", ".join(f"{count} {place}" for place, count in places.most_common()))
     weights = [(run / "model" / "model.safetensors").read_bytes() for run in (undisturbed, killed)]
     logs = [read_log(run) for run in (undisturbed, killed)]
     print(f"weights after {num_kills} kills: {'bitwise equal' if weights[0] == weights[1] else 'DIFFERENT'}")

@@ -42,8 +42,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
             shutil.copy(path, output / path.name)
     if (update := read_update(folders[-1])) is not None:
-        # The update gets a separate file. safetensors writes the entries of its metadata in random order, so a second
-        # entry in the file of the weights would make its bytes vary.
+        # The number of updates gets a separate file. safetensors writes the entries of its metadata in random order, so
+        # a second entry in the file of the weights would make the bytes of that file vary.
         (output / UPDATE).write_text(f"{update}\n")
     averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
@@ -51,9 +51,10 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
 
 
 def _read_vocabulary(folder: Path) -> dict[str, object]:
-    """Return the tokenizer files in `folder` by their names: tokenizer.json as read, the digest of another file.
+    """Return the tokenizer files in `folder` by their names: the content of tokenizer.json, the digest of another file.
 
-    A tokenizer.json also records how texts were last padded and cut. This does not belong to the vocabulary.
+    A tokenizer.json also records how texts were last padded and cut. These two records are not part of the vocabulary,
+    so `None` replaces them.
     """
     found = digest_files(folder, [folder / name for name in TOKENIZER_FILES])
     if "tokenizer.json" in found:

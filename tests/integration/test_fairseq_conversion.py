@@ -92,7 +92,10 @@ class Reference(nn.Module):
 
 
 def embed(matrix: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Return embeddings times sqrt(d_model) plus positions. The first word has position 2, also after padding."""
+    """Return embeddings times sqrt(d_model) plus encodings of positions.
+
+    The first word has position 2, even if padding precedes it.
+    """
     embedded = matrix[ids] * math.sqrt(D)
     for row, sentence in enumerate(ids.tolist()):
         position = PAD
@@ -132,7 +135,7 @@ def write_checkpoint(tmp_path, reference):
 @pytest.mark.parametrize(
     ("version", "is_tied"), [("newest", True), ("newest", False), ("older", False), ("oldest", True)]
 )
-def test_logits_equal_those_of_a_plain_model_of_fairseq(version, is_tied):
+def test_a_converted_model_computes_the_logits_of_the_reference_in_plain_pytorch(version, is_tied):
     torch.manual_seed(0)
     reference = Reference(is_tied=is_tied).eval()
     weights = reference.checkpoint_weights(version=version)
@@ -147,7 +150,7 @@ def test_logits_equal_those_of_a_plain_model_of_fairseq(version, is_tied):
 
 
 @torch.no_grad()
-def test_greedy_translations_equal_a_plain_search_and_have_at_least_one_word(reference):
+def test_greedy_translations_equal_those_of_a_plain_search_and_every_translation_has_a_word(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
     expected = torch.full((len(SOURCE), 1), EOS)
     for step in range(7):

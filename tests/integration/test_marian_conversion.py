@@ -248,7 +248,7 @@ def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_pat
         (tmp_path / name).write_text(f"the dog runs {name}\n")
     files = "--train train train --dev dev dev --output data"
     error = error_of(f"prepare {files} --keep_vocabulary {marian_folder}")
-    assert f"needs a tokenizer with a tokenizer.json, and {marian_folder} has a MarianTokenizer" in error
+    assert f"needs a tokenizer with a tokenizer.json, but {marian_folder} has a MarianTokenizer" in error
     folder = shutil.copytree(marian_folder, tmp_path / "separate")
     change_json(folder / "tokenizer_config.json", separate_vocabs=True)
     shutil.copy(folder / "vocab.json", folder / "target_vocab.json")

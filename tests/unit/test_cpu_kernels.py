@@ -78,7 +78,7 @@ def test_compiled_models_and_devices_other_than_cpus_use_the_dropout_of_pytorch(
     ],
     ids=str,
 )
-def test_short_sentences_in_half_precision_use_eager_attention_in_training(monkeypatch, change, expected):
+def test_only_few_short_sentences_in_half_precision_train_with_eager_attention(monkeypatch, change, expected):
     chosen = []
     monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))
@@ -93,7 +93,9 @@ def test_short_sentences_in_half_precision_use_eager_attention_in_training(monke
 @pytest.mark.parametrize(
     ("kernel", "dtype", "tolerance"), [("sdpa", torch.float64, 1e-9), (HALF_PRECISION, torch.bfloat16, 0)]
 )
-def test_all_kernels_give_the_gradients_of_eager_attention(build_tiny_model, kernel, dtype, tolerance):
+def test_sdpa_and_half_precision_attention_give_the_gradients_of_eager_attention(
+    build_tiny_model, kernel, dtype, tolerance
+):
     batch = {"input_ids": torch.randint(3, 37, (3, 9)), "labels": torch.randint(3, 37, (3, 7))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     batch["attention_mask"][1, 5:] = 0

@@ -10,6 +10,7 @@ from vaswani_transformer.data.filtering import REASONS, filter_pairs, summarise
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 sources = st.sampled_from(["", " ", "a", "a b", "a b c d"]) | texts
+# The longest text that is kept, and a text that is longer by one character.
 LONGEST = " " * 9_999 + "ä"
 ENDLESS = " " * 10_000 + "ä"
 

@@ -90,7 +90,7 @@ def test_every_word_of_the_tables_occurs_in_the_drawn_sentences(drawn):
 
 @given(st.integers(), st.sampled_from(("train", "dev", "test")))
 @settings(max_examples=10)
-def test_any_number_of_pairs_is_drawn_from_the_requested_split_alone(seed, split):
+def test_the_requested_number_of_different_pairs_is_drawn_from_the_requested_split_alone(seed, split):
     pairs = list(generate_pairs(split=split, num_pairs=20, seed=seed))
     assert {split_of(english) for english, _ in pairs} == {split}
     assert len(dict(pairs)) == 20

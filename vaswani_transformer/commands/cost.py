@@ -1,4 +1,4 @@
-"""Compute the training cost of a run in FLOP by two formulas: that of table 2, and 6 x parameters x target tokens.
+"""Compute the training cost of a run in FLOP by two formulas: table 2's, and 6 x parameters x target tokens.
 
 vaswani cost --run runs/base --device A100
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
         )
     print(
         f"{cost.weight_flop:.1e} FLOP  6 x parameters x target tokens: {cost.num_parameters:,} parameters, "
-        f"{cost.target_tokens:,.0f} target tokens in the log; right if sources have as many tokens"
+        f"{cost.target_tokens:,.0f} target tokens in the log; right if sources have as many tokens as targets"
     )
     for name, flop in PAPER_FLOP.items():
         print(f"{flop:.1e} FLOP  the paper's {name} model, English-German (table 2)")

@@ -148,15 +148,15 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     folder = find_model_folder(Path(args.keep_vocabulary))
     models = sorted(folder.glob("*.model"))
     if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
-        raise ValueError(f"{folder} has no tokenizer.json: name a model file, --keep_vocabulary {models[0]}.")
+        raise ValueError(f"{folder} has no tokenizer.json: name its SentencePiece file, --keep_vocabulary {models[0]}.")
     if folder.is_file():
         tokenizer = read_vocabulary(folder)
     else:
         tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not tokenizer.is_fast:
         raise ValueError(
-            f"--keep_vocabulary needs a tokenizer with a tokenizer.json, and {folder} has a "
-            f"{type(tokenizer).__name__}. Fine-tune that model with transformers' Seq2SeqTrainer."
+            f"--keep_vocabulary needs a tokenizer with a tokenizer.json, but {folder} has a "
+            f"{type(tokenizer).__name__} without one. To fine-tune that model, use transformers' Seq2SeqTrainer."
         )
     if args.task == "parsing":
         check_vocabulary(tokenizer, copy_words=args.copy_words)
@@ -166,7 +166,10 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 def _open_text(
     args: argparse.Namespace, languages: tuple[str, str], cache: Path
 ) -> "tuple[list[Corpus], Callable, dict]":
-    """Return the training corpora, a reader of the development set, and a description of both for the fingerprint."""
+    """Return the training corpora, a reader of the development set, and a description of both.
+
+    By the description, a later call of `prepare` notices that the text has changed.
+    """
     from ..data.preparation import Corpus
     from ..data.sources import Source
 

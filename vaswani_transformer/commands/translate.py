@@ -64,7 +64,11 @@ def run(args: argparse.Namespace) -> None:
         )
     check_output(output, inputs=[source])
     if source is not None and source.suffix in (".csv", ".tsv", ".jsonl"):
-        print(f"vaswani translate: {source} is read as plain text: of a table, give one column.", file=sys.stderr)
+        print(
+            f"vaswani translate: each line of {source} is translated as plain text. To translate a column of a table, "
+            f"write the column to a text file.",
+            file=sys.stderr,
+        )
     if args.alignments is not None:
         check_output(args.alignments, inputs=[source, output])
         if not is_resumable or args.alignments == output:
@@ -87,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
         "tokens_per_batch": translator.tokens_per_batch,
     }
     aligner = None if args.alignments is None else first
-    del first, others  # The translator works without the models, so their memory is freed.
+    del first, others  # The memory of the models is freed, unless the translator or the aligner still needs them.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
         translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)

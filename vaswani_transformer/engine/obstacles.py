@@ -1,7 +1,7 @@
 """Obstacles: why an engine may not decode in place of a model's `forward`.
 
-Every engine is compared with `forward` on made-up sentences. This module finds obstacles that the comparison cannot
-show.
+An engine computes what `forward` computes, but faster. Every engine is compared with `forward` on made-up sentences.
+This module finds obstacles that the comparison cannot show.
 """
 
 import torch
@@ -61,8 +61,8 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 def is_plain(module: nn.Module) -> bool:
     """Return True if no hook, adapter or compilation changes the result of a call of `module`.
 
-    transformers leaves two kinds of hooks on modules. Hooks that record outputs do nothing between recordings. Hooks of
-    gradient checkpointing, on embeddings, only ask for gradients.
+    transformers leaves two kinds of harmless hooks on modules. Hooks that record outputs do nothing between recordings.
+    Hooks of gradient checkpointing, on embeddings, only ask for gradients.
     """
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
@@ -89,7 +89,11 @@ def describe_state(model: VaswaniForConditionalGeneration) -> list:
 
 
 def _describe(value: object) -> object:
-    """Return what tells `value` from a later one at the same place: text for a container, else a number or a pair."""
+    """Return what tells `value` from a later value at the same place.
+
+    Returns:
+        address and version of a tensor, a container as text, a number or text itself, and the id of any other object.
+    """
     if isinstance(value, Tensor):
         return value.data_ptr(), 0 if value.is_inference() else value._version
     if isinstance(value, tuple | list | set | dict):
@@ -98,12 +102,18 @@ def _describe(value: object) -> object:
 
 
 def sum_weights(model: VaswaniForConditionalGeneration) -> list[float]:
-    """Return the sum of each weight of `model`. A change through `.data` shows in it, unless its parts cancel."""
+    """Return for each weight of `model` the sum of its entries.
+
+    A change through `.data` changes the sum, unless the changes of the entries cancel each other.
+    """
     return torch.stack([weight.sum(dtype=torch.float32) for weight in model.parameters()]).tolist()
 
 
 def merged_layer(module: nn.Module) -> nn.Linear | None:
-    """Return the layer inside `module` if that is a merged adapter of peft, which computes the same; else `None`."""
+    """Return the linear layer inside `module` if `module` is a merged adapter of peft, else `None`.
+
+    A merged adapter computes what the layer inside it computes.
+    """
     layer = module._modules.get("base_layer")
     if layer is None:
         return None

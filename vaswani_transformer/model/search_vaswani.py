@@ -1,12 +1,13 @@
-"""Beam search as in section 6.1 of the paper: hypotheses, their scores, when a sentence is decided, and the loop.
+"""Beam search as in section 6.1: hypotheses, their scores, when a sentence is decided, and the loop over the steps.
 
-A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
+A finished hypothesis Y of a source X has the score (Wu et al. 2016, equation 14)
 
     s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
-where |Y| is the number of its tokens, </s> included. Open (unfinished) hypotheses have equal lengths and compete by log
-P. The limit of a sentence, by default the length of its source + 50 tokens, does not depend on other sentences of the
-batch. With `early_stopping="never"` a sentence is decided, and its search ends, as soon as no open hypothesis can win.
+where |Y| is the number of its tokens, </s> included. Open (unfinished) hypotheses have equal lengths and compete by
+log P(Y | X), called log P below. The limit of a sentence, by default the length of its source + 50 tokens, does not
+depend on other sentences of the batch. With `early_stopping="never"` a sentence is decided, and its search ends, as
+soon as no open hypothesis can win.
 
 Shapes: B sentences, L sentences still in the search (open sentences, and decided ones that `evict` has not yet
 removed), b beams, V vocab_size, P tokens of the prompt, T tokens so far, the prompt included.
@@ -53,7 +54,7 @@ class SearchOptions:
         num_beams: b, the number of hypotheses that compete; 1 is greedy search.
         num_return_sequences: the number of hypotheses to return for each sentence.
         length_penalty: alpha, the exponent of the length penalty lp(Y).
-        length_penalty_type: the base of lp(Y), a name in `LENGTH_PENALTIES`.
+        length_penalty_type: the formula of lp(Y), by its name in `LENGTH_PENALTIES`.
         max_length_offset: how many tokens longer than its source a translation may be. Both lengths include </s>. At
             this limit the translation must end with </s>. The true probability of </s> counts there, unless
             `forced_eos_token_id` is given. `None` for no such limit.
@@ -62,7 +63,8 @@ class SearchOptions:
         early_stopping: "never" ends the search of a sentence when no open hypothesis can still win, which is exact.
             False and True are heuristics of transformers, see `BeamSearch`. Greedy search ends at its first </s>.
         do_sample: draw the next tokens of the beams at random.
-        eos_token_id, pad_token_id: the tokens that end and fill a translation.
+        eos_token_id: the token or tokens that end a translation.
+        pad_token_id: the token that fills the row of a translation after its end.
         forced_eos_token_id: the token that ends a hypothesis at its limit. Its probability there counts as 1.
         return_dict_in_generate: return an object with all outputs instead of the tokens alone.
         output_scores, output_logits, output_attentions, output_hidden_states: what each step records for this output
@@ -116,11 +118,12 @@ class SearchOptions:
     def find_limits(
         self, source_lengths: LongTensor, *, prompt_length: int, config: VaswaniConfig
     ) -> tuple[LongTensor, Tensor]:
-        """Return the limit of each sentence in new tokens, (B,), and True where the last token must be </s>, (B,).
+        """Return the limit of each sentence in new tokens, (B,), and True where the token at the limit must be </s>.
 
         Args:
             source_lengths: (B,) tokens of each source, </s> included.
-            config: the config of the model; learned positions limit the length too.
+            config: the config of the model. If its positions are learned, their number limits the length that
+                `max_length_offset` gives.
 
         Raises:
             ValueError: if the prompt has `max_length` tokens or more.
@@ -161,7 +164,7 @@ class SearchOptions:
 
 
 def as_list(token_ids: TokenIds) -> list[int]:
-    """Return `token_ids` as a list: one id, several or none."""
+    """Return `token_ids` (one id, several ids or `None`) as a list."""
     return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
 
 
@@ -169,17 +172,18 @@ class BeamSearch:
     """The hypotheses of a batch: the running beams of open sentences, and the finished hypotheses of all sentences.
 
     With `early_stopping="never"` a sentence ends when no open hypothesis can beat the worst kept one at any length up
-    to the limit. False compares at the present length only, a heuristic. True ends a sentence as soon as enough
-    hypotheses are finished. Greedy search always does so.
+    to the limit. False compares at the present length only, a heuristic. True ends a sentence as soon as `num_beams`
+    hypotheses are finished. Greedy search (one beam) always ends at its first finished hypothesis.
 
     Args:
         prompt: (B, P) decoder tokens to start from.
         options: the options of the search.
         limits: (B,) how many new tokens a hypothesis may get, </s> included; at least 1.
         must_end: (B,) True where a hypothesis at the limit must end with an end token; False where it is cut there and
-            counts as finished. The forced end token adds 0 to log P. If there is none, any end token may end the
-            hypothesis, and adds its true log P.
-        can_rise: True if a logits processor may give a token log P above 0. "never" then searches up to the limit.
+            counts as finished. A forced end token adds 0 to log P. If no end token is forced, any end token
+            may end the hypothesis, and adds its true log P.
+        can_rise: True if a logits processor may give a token a log P above 0. With "never" the search of a sentence
+            then goes on up to its limit.
     """
 
     def __init__(
@@ -200,8 +204,8 @@ class BeamSearch:
         self.end_lengths = set(limits[must_end].tolist())
 
         self.length = 0  # new tokens so far
-        self.places = torch.arange(num_sentences, device=prompt.device)  # (L,) the places of these sentences among B
-        self.done = torch.zeros_like(must_end)  # (L,) decided, not yet evicted
+        self.places = torch.arange(num_sentences, device=prompt.device)  # (L,) places of the L sentences in the batch
+        self.done = torch.zeros_like(must_end)  # (L,) True if decided but not yet evicted
         # (2, L, b, T and unused room): [0] the tokens; [1] the beam that each token extends, -1 in the prompt and after
         # the end.
         history = torch.stack((prompt, torch.full_like(prompt, -1)))[:, :, None]
@@ -289,7 +293,7 @@ class BeamSearch:
         Returns:
             tokens (B * n, T), where n is `num_return_sequences`; scores (B * n,); and parents (B * n, T - P): for each
             new token the row, from 0 to B * b - 1, of the beam that it extends, -1 after the end. If a sentence has
-            fewer hypotheses, the missing ones are empty and have the score -inf.
+            fewer than n hypotheses, the missing ones are empty and have the score -inf.
 
         Raises:
             FloatingPointError: if a score is NaN.
@@ -317,15 +321,17 @@ class BeamSearch:
     def _best_continuations(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and words of the best continuations by `log_probs` (L * b, V), each (L, candidates)."""
         vocab_size = log_probs.shape[-1]
-        # Each beam has only one continuation by each end token. So with several beams, at least b of the candidates do
-        # not end. One beam needs only its best continuation, because greedy search ends at its first end token.
+        # Each beam has only one continuation by each end token. So of b * (1 + number of end tokens) candidates, at
+        # least b do not end. A single beam needs only its best continuation, because greedy search ends at its first
+        # end token.
         count = 1 if self.num_beams == 1 else self.num_beams * min(max(2, 1 + len(self.end_tokens)), vocab_size)
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.options.do_sample:
             return self.best_sums(log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
-        # At the limit of a sentence, fewer than `count` continuations may have a probability above 0. So continuations
-        # of probability 0 get a tiny probability, and fill up the draw. The softmax is NaN where no hypothesis is open.
+        # At the limit of a sentence there can be fewer than `count` continuations with a probability above 0. So
+        # continuations of probability 0 get a tiny probability, and fill up the draw. The softmax is NaN where no
+        # hypothesis is open.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
@@ -400,7 +406,10 @@ class Steps(Protocol):
         """Return the logits (L * b, V) after `tokens` (L * b, T); the caller may overwrite them."""
 
     def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
-        """Continue from `beams` (L, b); if `staying` (n,) is given, only in the sentences at these indices."""
+        """Continue from `beams` (L, b), where `beams` holds for each new beam the beam that it extends.
+
+        If `staying` (n,) is given, continue only with the sentences at these indices.
+        """
 
 
 def run_search(
@@ -419,13 +428,14 @@ def run_search(
     Args:
         logits: (B * b, V) of the first token after the prompt. They are overwritten.
         processors: change the scores: (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers, the
-            scores are log P with beams and logits with a single hypothesis.
-        criteria: finish more hypotheses: tokens and recorded scores -> (rows,), True where a hypothesis is finished.
+            scores are log P with several beams, and logits with one beam.
+        criteria: finish hypotheses before an end token: tokens and recorded scores -> (rows,), True where a hypothesis
+            is finished.
         records: a tuple under each name to record: "scores", "logits", or an output of `forward`. Each step appends its
             value.
         may_evict: True if decided sentences may leave the batch.
         continues: a function that gets True if all sentences are decided, and returns True if one more step follows.
-            With `synced_gpus` it asks the other processes too.
+            With `synced_gpus` another step follows as long as any process has undecided sentences.
     """
     all_done = False
     last_limit = max(search.limit_lengths)
@@ -463,8 +473,9 @@ def run_search(
 def agree(logits: Tensor, expected: Tensor, *, noise: float = 0.0) -> bool:
     """Return True if `logits` and `expected` are equal up to rounding, see `find_distance`.
 
-    The tolerance is four times the largest of three errors: the rounding error of the coarser dtype, that of PyTorch's
-    matrix products as configured, and the measured `noise`. It is at least 2e-5.
+    The tolerance is four times the largest of three errors, and at least 2e-5. The errors are the rounding error of the
+    coarser dtype, the rounding error of bfloat16 if PyTorch may compute matrix products of float32 with less precision,
+    and the measured `noise`.
     """
     dtypes = {logits.dtype, expected.dtype}
     if torch.get_float32_matmul_precision() != "highest":
@@ -474,7 +485,7 @@ def agree(logits: Tensor, expected: Tensor, *, noise: float = 0.0) -> bool:
 
 
 def find_distance(logits: Tensor, expected: Tensor) -> float:
-    """Return |logits - expected| / |expected|, or infinity if the two are not finite at the same places."""
+    """Return |logits - expected| / |expected|, or infinity if only one of the two is finite at some place."""
     finite = expected.isfinite()
     if not torch.equal(logits.isfinite(), finite):
         return math.inf
@@ -495,14 +506,14 @@ CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDicti
 class ForwardSteps:
     """Steps that each call the model's `forward` once.
 
-    Caches come from transformers, and another version may treat them differently. So a model's first two steps with a
+    Caches come from transformers, and its versions may treat them differently. So a model's first two steps with a
     cache are compared with the same steps without one. If they differ, a warning says so, and the search goes on
     without a cache, which is right but slower.
 
     Args:
         model: a `VaswaniForConditionalGeneration`.
         encoding: (L, S, D), the output of the encoder.
-        attention_mask: (L, S), 0 at padding of the sources; `None` where nothing is padded.
+        attention_mask: (L, S), 0 at padding of the sources; `None` if nothing is padded.
         num_beams: b.
         cache: keys and values of earlier tokens, for L * b rows. Without it each step computes all tokens again.
         forward: computes the steps after the first; by default `model`.
@@ -589,8 +600,8 @@ class ForwardSteps:
             inputs = self.model.prepare_inputs_for_generation(
                 tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
             )
-            # For a static cache transformers makes this mask four-dimensional. The model computes positions from a
-            # two-dimensional mask.
+            # For a static cache transformers makes the mask of the decoder four-dimensional. The model computes
+            # positions from a two-dimensional mask, so the given mask takes its place.
             inputs["decoder_attention_mask"] = self.rows.get("decoder_attention_mask")
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]

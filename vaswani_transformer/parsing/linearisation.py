@@ -72,6 +72,9 @@ def _close(pending: list[list], label: str, place: int, *, is_last: bool) -> Non
 
 
 def read_pairs(path: Path, *, copy_words: bool = False) -> Iterator[Pair]:
-    """Yield the words and the linearisation of each tree in a file. The trees are stripped (see `strip`)."""
+    """Yield the words and the linearisation of each tree in a file, without traces and function tags (see `strip`).
+
+    Trees without a word are left out.
+    """
     stripped = filter(None, map(strip, read_trees(path)))
     return ((" ".join(tree.words), " ".join(linearise(tree, copy_words=copy_words))) for tree in stripped)

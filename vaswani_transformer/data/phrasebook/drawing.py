@@ -13,6 +13,7 @@ from . import grammar
 from .grammar import WHO, Clause, Phrase, say_english, say_german
 from .words import ADJECTIVES, ADJECTIVES_OF, DETERMINERS, TABLES, VERBS, Word, nouns_in
 
+# Kinds of sentences. A frequent kind is repeated.
 _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no",) * 12 + ("who", "what", "why") * 4
 # Question words in English and German. In these questions the verb stands before the subject.
 _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}
@@ -20,7 +21,7 @@ _CAN, _SHOULD, _WILL = TABLES["modals"]
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
 # Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my), and "quantity" is a
 # quantifier (two, some). "owner" is a noun in the genitive (the king's). "new" makes a phrase indefinite: a book,
-# books, bread.
+# books, bread. "not a" is "new" in a negative clause.
 _PLACE_DETERMINERS = ("the",) * 6 + ("this", "own")
 _DEFINITE = (*_PLACE_DETERMINERS, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
@@ -62,7 +63,7 @@ def draw_sentence(dice: Dice) -> tuple[str, str]:
 
 
 def _draw_joined(dice: Dice) -> tuple[str, str]:
-    """Draw a sentence of two clauses that are joined by because, if or when."""
+    """Return a sentence of two clauses that are joined by "because", "if" or "when", in English and German."""
     word = dice.choose(TABLES["conjunctions"])
     main = _draw_clause(dice, tense=word.main_tense)
     other = _draw_clause(dice, tense=word.tense)
@@ -74,7 +75,7 @@ def _draw_joined(dice: Dice) -> tuple[str, str]:
 
 
 def _draw_reported(dice: Dice) -> tuple[str, str]:
-    """Draw a sentence such as "the man says that ..." or "the man does not know whether ..."."""
+    """Return a sentence such as "the man says that ..." or "the man does not know whether ...", and its translation."""
     english, german = dice.choose((("that", "dass"), ("whether", "ob")))
     verb = dice.choose([verb for verb in VERBS if english in verb.marks])
     main = Clause(verb, "present", subject=_draw_phrase(dice, "human"))
@@ -93,7 +94,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
 
     Args:
         kind: the kind of the sentence to which the clause belongs; "" for a sentence of two clauses.
-        tense: by default the tense is drawn, too.
+        tense: the tense of the clause; "" to draw a tense.
     """
     tense = tense or dice.choose(_TENSES)
     clause = Clause(dice.choose(_verbs_for(tense, kind)), tense)
@@ -121,7 +122,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
         clause.german["pronoun" if recipient.news == "pronoun" else "recipient"] = recipient.german["dative"]
     if is_negative:
         clause.english["adverb"] = "not"
-        clause.german["negation"] = "" if "new" in clause.german else "nicht"  # A new object is negated by "kein".
+        clause.german["negation"] = "" if "new" in clause.german else "nicht"  # "kein" negates a new object.
     _add_adverbials(dice, clause, is_long=kind != "")
     if kind == "statement" and "time" in clause.english and dice.chance(0.4):
         for words in (clause.english, clause.german):
@@ -168,7 +169,8 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
             phrase = _draw_phrase(dice, word.nouns, _PLACE_DETERMINERS, clause.subject)
             clause.english[role] = f"{word.english} {phrase.english_object}"
             clause.german[role] = grammar.after_preposition(word.german, phrase.german[word.case])
-    # In the present tense, a clause with "not" gets no time, because "not ... every day" would negate the time.
+    # In the present tense, a clause with "not" or an adverb of frequency gets no time: "not ... every day" would negate
+    # the time, and "sometimes ... every day" would contradict itself.
     may_have_time = clause.tense != "present" or "adverb" not in clause.english
     if may_have_time and {"state", "predicate"}.isdisjoint(verb.marks) and dice.chance(0.35 if is_long else 0.1):
         clause.add("time", dice.choose([word for word in TABLES["times"] if clause.tense in word.tenses]))
@@ -180,7 +182,7 @@ def _draw_phrase(
     """Draw a pronoun or a noun phrase.
 
     Args:
-        names: the groups of nouns to choose from.
+        names: the nouns to choose from, as names of groups that spaces separate, see `nouns_in`.
         determiners: the determiners to choose from. If the chosen determiner does not fit the noun, it becomes "the".
         subject: the subject of the clause. The phrase will not mean the people or things that the subject means.
         has_adjective: True if the noun may have an adjective.
