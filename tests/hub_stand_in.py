@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["api", "validate-yaml"]:
                 self._answer({"errors": [], "warnings": []})
             case ["api", "models", _, _, "preupload", _]:
-                # The content of a "regular" file is part of the commit.
+                # A client sends the content of a "regular" file in its request for the commit, and not by Git LFS.
                 paths = [file["path"] for file in json.loads(body)["files"]]
                 mode = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
                 self._answer({"files": [{"path": path, **mode} for path in paths]})
@@ -93,6 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _read(self) -> tuple[bytes, list[str]]:
+        """Record the request, and return its body and the parts of its path."""
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path))
         return self.rfile.read(int(self.headers.get("Content-Length") or 0)), path.strip("/").split("/")

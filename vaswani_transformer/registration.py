@@ -13,7 +13,7 @@ from .translation.pipeline import TranslationPipeline
 
 
 class _NoDefaultModel(dict):
-    """An empty table of default models, with an error for transformers' lookup if the user gives no model."""
+    """An empty table of default models. transformers looks here if the user gives no model, and gets an error."""
 
     def __contains__(self, name):
         raise ValueError('the task "translation" has no default model: give model="folder or Hub id".')
@@ -36,8 +36,8 @@ registry.supported_tasks["translation"] = {
     "pt": (AutoModelForSeq2SeqLM,),
     "default": _NoDefaultModel(),
 }
-# While this package is imported, the custom pipeline of a model is hidden. If it were visible, transformers would ask
-# the user to trust the code that is saved with the model.
+# In a process that has imported this package, the custom pipeline of a model is hidden. If it were visible,
+# transformers would ask the user to trust the code that is saved with the model.
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )

@@ -82,7 +82,7 @@ def read_digests(checkpoint: Path) -> dict[str, str]:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Raise a ValueError if a file of the model in checkpoint `folder` is damaged."""
+    """Raise a ValueError if a file of the model in checkpoint `folder` is missing or damaged."""
     # Files of the training state, whose names have a slash, are not checked: older checkpoints no longer have them.
     digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}
     if fault := find_damage(folder, digests):
@@ -141,7 +141,8 @@ def find_model(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if a run has no model yet, or if a part is missing.
-        ValueError: if generation_config.json is damaged, which transformers would silently ignore.
+        ValueError: if the checkpoint to use is damaged, or if generation_config.json is damaged. transformers would
+            silently ignore a damaged generation_config.json.
     """
     folder = find_model_folder(path)
     needed = (("config.json",), TOKENIZER_FILES, (WEIGHTS, "model.safetensors.index.json"))
@@ -151,7 +152,10 @@ def find_model(path: Path) -> Path:
             f"the run {path} has no checkpoint and no {MODEL_FOLDER}/config.json yet: train until it has one."
         )
     if missing and (folder / "adapter_config.json").exists():
-        raise FileNotFoundError(f"{folder} holds an adapter of peft: save merge_and_unload() of it, and its tokenizer.")
+        raise FileNotFoundError(
+            f"{folder} holds only an adapter of peft: call merge_and_unload() on the adapted model, and save the "
+            f"result with its tokenizer."
+        )
     if missing:
         raise FileNotFoundError(
             f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "

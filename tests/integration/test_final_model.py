@@ -19,15 +19,16 @@ from vaswani_transformer.translation.example import keep_example
 
 # Names of the audit events of Python that change a file or folder.
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.copyfile")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: the tests fork processes")
 
 
 @pytest.fixture(scope="module", params=["first", "continued"])
 def unfinished_run(request, tiny_data, tmp_path_factory):
-    """Return the folder of a run without its new final model, and its model folder before and after that model.
+    """Return the folder of a run that lacks only its new final model, and digests of files in its model folder.
 
-    `finish_run` writes the new model. In the case "first", the run has no final model before. In the case "continued"
-    it has one, with a card.
+    `finish_run` writes the new model. The first digests are those of the files before this call, and the second digests
+    are those of the files after it. In the case "first", the run had no final model before. In the case "continued", it
+    had one, with a card.
     """
     run = tmp_path_factory.mktemp(request.param)
     before = {}
@@ -78,7 +79,7 @@ def die_at(number, parts, connection):
 
 
 def run_and_die_at(number, parts):
-    """Run `die_at` in a process. Return the number of changes, or `None` if the process died."""
+    """Run `die_at` in a process. Return the number of file changes, or `None` if the process died."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=die_at, args=(number, parts, theirs))
     process.start()

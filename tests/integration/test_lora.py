@@ -76,7 +76,7 @@ def test_an_adapter_is_saved_without_its_model(build_base, tmp_path):
     loaded = peft.PeftModel.from_pretrained(build_base(), tmp_path)
     assert isinstance(loaded, peft.PeftModelForSeq2SeqLM)
     assert torch.equal(score(loaded).logits, score(adapted).logits)
-    with pytest.raises(FileNotFoundError, match="holds an adapter of peft: save merge_and_unload"):
+    with pytest.raises(FileNotFoundError, match="holds only an adapter of peft: call merge_and_unload"):
         find_model(tmp_path)
 
 

@@ -33,7 +33,8 @@ def test_a_tree_matches_itself():
         ("(S (NP (DT The) (NN dog) (VBZ likes)) (VP (NP (NNS cats))) (. .))", (2, 4, 4)),
         ("(S (DT The) (NN dog) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 3)),
         ("(S (NP (NP (DT The) (NN dog))) (VP (VBZ likes) (NP (NNS cats))) (. .))", (4, 4, 5)),
-        # The root TOP does not count. A full stop may stand in any bracket. A bracket around it alone does not count.
+        # The root TOP does not count. A full stop may stand in any bracket. A bracket that holds only a full stop does
+        # not count.
         ("(TOP (S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .)))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats) (. .))))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (NP (. .)))", (4, 4, 4)),
@@ -45,7 +46,7 @@ def test_brackets_are_counted_by_label_and_span(predicted, expected):
     assert counts(GOLD, predicted) == expected
 
 
-def test_a_bracket_matches_at_most_one_bracket():
+def test_a_bracket_matches_at_most_one_bracket_of_the_other_tree():
     doubled = "(S (NP (NP (NN dog))))"
     assert counts(doubled, "(S (NP (NN dog)))") == (2, 3, 2)
     assert counts(doubled, "(S (NP (NP (NP (NN dog)))))") == (3, 3, 4)

@@ -30,7 +30,7 @@ def test_precision_is_chosen_by_option_then_launcher_then_device(
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", (True, "highest")), ("cuda", (False, "high"))])
-def test_only_cuda_turns_off_cudnn_attention_and_allows_tf32(device, expected):
+def test_cudnn_attention_is_turned_off_and_tf32_allowed_only_on_cuda(device, expected):
     before = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
     try:
         turn_off_cudnn_attention(device)
@@ -43,9 +43,11 @@ def test_only_cuda_turns_off_cudnn_attention_and_allows_tf32(device, expected):
 
 @pytest.mark.parametrize(("cores", "threads"), [(2.0, 2), (1.8, 2), (1.5, 1), (0.4, 1), (5.0, 2)])
 @pytest.mark.parametrize("omp_num_threads", [None, "2"])
-def test_limit_threads_sets_as_many_threads_as_the_process_gets_cores(monkeypatch, cores, threads, omp_num_threads):
+def test_as_many_threads_are_used_as_the_process_gets_cores_unless_omp_num_threads_is_set(
+    monkeypatch, cores, threads, omp_num_threads
+):
     before = torch.get_num_threads()
-    clock = count()  # between two readings, a second passes, and `cores` seconds of process time
+    clock = count()  # each reading lets a second pass, in which the process uses `cores` seconds of its cores' time
     devices._count_cores.cache_clear()
     monkeypatch.setattr(devices.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(devices.time, "process_time", lambda: next(clock) * cores)

@@ -67,7 +67,7 @@ def brief(build_ending_model):
 
 
 def forget_first_token(layer):
-    """Return the name of a cache's method, and a replacement for it that sets the keys of the first token to zero."""
+    """Return the name of a cache's method, and a replacement that sets the keys of the first token to zero."""
     update = layer.update
 
     def update_and_forget(self, *args, **kwargs):
@@ -78,10 +78,11 @@ def forget_first_token(layer):
 
 
 def forget_positions(layer):
-    """Return the name of a cache's method, and a replacement for it that always returns a length of 0."""
+    """Return the name of a cache's method, and a replacement that always returns a length of 0."""
     return "get_seq_length", lambda self, *_: 0
 
 
+# Options of `generate()`. transformers' own loop draws samples with one beam; `top_k=1` leaves it only one choice.
 WITHOUT_ENGINE = {
     "beams": {},
     "greedy": {"num_beams": 1},
@@ -125,7 +126,7 @@ def test_a_cache_may_be_passed_as_past_key_values_or_cache_and_unknown_arguments
         model.get_encoder()(SOURCE, padding_mask=SOURCE)
 
 
-# The penalty
+# The length penalty
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_the_default_search_has_the_settings_of_the_paper(tiny_model):
     assert (config.max_length_offset, config.early_stopping) == (50, "never")
 
 
-# When a search ends
+# Which sentences stay in the batch, and which logits agree
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
@@ -192,6 +193,9 @@ def test_finding_the_best_sums_agrees_with_sorting_all_sums(num_sentences, num_b
     assert torch.equal(beams * vocab_size + words, expected.indices)
 
 
+# When hypotheses and searches end
+
+
 def test_with_a_negative_alpha_a_search_goes_on_while_an_open_hypothesis_can_win():
     limits = torch.tensor([20])
     options = SearchOptions(
@@ -203,14 +207,15 @@ def test_with_a_negative_alpha_a_search_goes_on_while_an_open_hypothesis_can_win
         pad_token_id=PAD,
     )
     search = BeamSearch(torch.full((1, 1), START), options, limits=limits, must_end=limits > 0)
-    # "</s>" now has the score -2, and an open hypothesis -1. With the penalty at the limit, 1 / 20, it would have -20.
+    # The finished hypothesis "</s>" gets the score -2. An open hypothesis has log P = -1, so its score is -1 with the
+    # present penalty, 1. With the penalty at the limit, 1 / 20, its score would be -20, and the search would end.
     search.advance(torch.tensor([[-9.0, -9.0, -2.0, -1.0]] * 2), None)
     assert not search.done.any()
 
 
 def test_the_beam_stays_full_when_many_hypotheses_end(model):
-    # The four likeliest words end a hypothesis. So the second open hypothesis is only the sixth best continuation. It
-    # wins, because 30 is by far the likeliest word after 30.
+    # Each of the four likeliest words ends a hypothesis. So the two open hypotheses, 20 and 30, are only the fifth and
+    # the sixth best continuation. The hypothesis 30 wins, because 30 is by far the likeliest word after 30.
     biases = {(END,): 60.0, (3,): 50.0, (4,): 40.0, (5,): 30.0, (20,): 20.0, (30,): 10.0, (30, 30): 500.0}
     found = model.generate(SOURCE, num_beams=2, eos_token_id=[END, 3, 4, 5], sequence_bias=biases)
     assert (found[:, 1:3] == 30).all()
@@ -233,7 +238,9 @@ def test_the_beam_stays_full_when_many_hypotheses_end(model):
     ids=lambda options: "-".join(options),
 )
 @pytest.mark.parametrize("fixture", ["brief", "endless"])
-def test_transition_scores_add_up_to_the_score_times_its_length_penalty(request, fixture, options, alpha):
+def test_transition_scores_add_up_to_the_score_of_the_sequence_times_its_length_penalty(
+    request, fixture, options, alpha
+):
     model = request.getfixturevalue(fixture)
     found = model.generate(SOURCE, length_penalty=alpha, num_return_sequences=3, **WITH_SCORES, **options)
     transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
@@ -274,8 +281,8 @@ def test_each_sentence_may_grow_to_its_limit(endless, options, side):
         assert set(row[length + 5 :]) <= {PAD}
 
 
-# Options, and a function that returns, for the length of a source, the length of its translation and whether it ends
-# with </s>.
+# Each case has options and a function. For the length of a source, the function returns the length of the translation,
+# and True if the translation ends with </s>.
 LIMITS = {
     "more new tokens": ({"max_new_tokens": 30}, lambda length: (length + 4, True)),
     "fewer new tokens": ({"max_new_tokens": 9}, lambda length: (min(9, length + 4), length + 4 <= 9)),
@@ -310,7 +317,7 @@ def test_a_very_large_limit_takes_no_memory(brief):
 PROMPTS = {
     "with start": ([[START, 5, 6]] * 4, {}),
     "without start": ([[5, 6]] * 4, {}),
-    # transformers adds a start token only if no row begins with one.
+    # As in transformers, the start token is added only if no row begins with it.
     "start in one row": ([[START, 5], [6, 7], [6, 7], [6, 7]], {}),
     "another start token": ([[20, 5]] * 4, {"decoder_start_token_id": 20}),
 }
@@ -403,7 +410,7 @@ def test_translations_are_empty_if_a_processor_forbids_all_words(model, num_beam
 
 
 def test_hypotheses_that_the_search_cannot_find_are_empty(model):
-    # The limit of one token leaves room only for </s>.
+    # The source has 2 tokens, so the limit is 2 - 1 tokens, which leaves room only for </s>.
     found = model.generate(SOURCE[:1], max_length_offset=-1, num_return_sequences=3, **WITH_SCORES)
     assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
     assert found.sequences_scores.isneginf().tolist() == [False, True, True]
@@ -413,7 +420,7 @@ def test_hypotheses_that_the_search_cannot_find_are_empty(model):
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_returned_cache_keeps_the_rows_of_finished_sentences(brief, as_dict):
     given_cache = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    # If hidden states are asked for, no engine decodes but `forward`, which uses a cache.
+    # If hidden states are asked for or a cache is given, `forward` decodes with a cache, instead of an engine.
     options = {"num_beams": 2, "return_dict_in_generate": as_dict, "output_hidden_states": as_dict}
     found = brief.generate(SOURCE, **options, **given_cache)
     cache = found.past_key_values if as_dict else given_cache["past_key_values"]

@@ -9,7 +9,7 @@ from vaswani_transformer.engine.search import FastBeamSearch
 from vaswani_transformer.model.search_vaswani import BeamSearch, SearchOptions, find_distance, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
-LIMITS = (1, 3, 4)  # for each of three sentences, the most tokens of a translation
+LIMITS = (1, 3, 4)  # for each of three sentences, the most tokens of a translation, </s> included
 OPTIONS = {"early_stopping": "never", "eos_token_id": END, "pad_token_id": PAD}
 ENOUGH_BEAMS = 4**3  # enough that no hypothesis is ever dropped
 
@@ -128,7 +128,7 @@ def test_finished_sentences_leave_the_batch_if_allowed(may_evict, search_class):
     assert torch.equal(found[0], stayed[0])
 
 
-def test_words_that_both_logits_exclude_do_not_change_their_distance():
+def test_words_that_both_logits_exclude_do_not_change_the_distance_of_the_logits():
     logits = torch.tensor([[1.0, 2.0, -torch.inf]])
     expected = torch.tensor([[1.5, 2.0, -torch.inf]])
     distances = [find_distance(logits[:, :count], expected[:, :count]) for count in (2, 3)]

@@ -5,8 +5,8 @@
         if found.is_named:
             print(found.relation, found.kind, found.layer, found.head, found.score)
 
-Figures 3 to 5 show some heads in one sentence. Here all heads are measured on many sentences. For each of `RELATIONS`,
-a *place* is a word that has this relation to at least one word. Sub-words are first merged into words
+Figures 3 to 5 of the paper show some heads in one sentence. Here all heads are measured on many sentences. For each of
+`RELATIONS`, a *place* is a word that has this relation to at least one word. Sub-words are first merged into words
 (`AttentionMaps.by_words`). Then
 
     share   = the part of a place's attention that a head gives to words with this relation, mean over all places
@@ -14,9 +14,9 @@ a *place* is a word that has this relation to at least one word. Sub-words are f
     score   = (share - uniform) / (1 - uniform)
 
 So evenly spread attention scores 0, and attention to nothing but related words scores 1. A head is *named* after a
-relation if it scores at least its threshold over at least `FEWEST_PLACES` places. A word that sees only itself,
-such as the first word of the decoder, is not a place. For alignment, each word that may have a link is a place, because
-the weights decide where the links are.
+relation if it scores at least the threshold of the relation over at least `FEWEST_PLACES` places. A word that sees
+only related words is not a place. For example, the first word of the decoder sees only itself, so it is no place of
+"itself". For alignment, each word that may have a link is a place, because the weights decide where the links are.
 
 The thresholds lie above the scores of 40 untrained models (4 and 6 layers, 4 and 8 heads, d_model 64 to 512), measured
 on 40 or 60 sentences of Multi30k. In relations with threshold `BY_POSITION`, no head scored more than 0.19. In
@@ -48,9 +48,9 @@ BY_POSITION = 0.3  # threshold of relations that depend on positions or weights
 BY_SPELLING = 0.6  # threshold of relations that depend on the spelling of words
 
 
-# Relations between words. `find_links` tells which of them exist in which kind of attention. Each relation has a
-# threshold, which is the lowest score with which a head is named after the relation, and a definition, which completes
-# the words "the part of a word's attention that goes ...".
+# Relations between words. Each relation has a threshold and a definition. The threshold is the lowest score with which
+# a head is named after the relation. The definition completes the words "the part of a word's attention that goes ...".
+# Not every relation exists in every kind of attention, see `find_links`.
 RELATIONS = {
     "previous word": (BY_POSITION, "to the word before it"),
     "next word": (BY_POSITION, "to the word after it"),
@@ -129,7 +129,7 @@ class HeadScore:
 
 
 class HeadTally:
-    """Sums over sentences. The memory does not grow with the number of sentences.
+    """Sums over sentences, for the scores of all heads. The memory does not grow with the number of sentences.
 
     Attributes:
         num_sentences: the number of sentences counted so far.
@@ -158,10 +158,12 @@ class HeadTally:
                     is_place = mark_words(queries) & mark_words(keys).any()
                 else:
                     is_place = links.any(axis=-1)
-                # The part of each query's attention that goes along the links, (T,) and (L, H, T).
+                # The part of each query's attention that goes along the links: if attention is spread evenly, (T,), and
+                # in each head, (L, H, T).
                 even_share = (even_weights * even_links[relation]).sum(axis=-1, dtype=float)[0, 0]
                 share = (weights * links).sum(axis=-1, dtype=float)
-                is_place &= even_share < 1 - 1e-6  # Only rounding makes a greater share less than 1.
+                # Up to rounding, an even share of 1 means that the query sees only related words.
+                is_place &= even_share < 1 - 1e-6
                 self._shares[relation, kind] += share[..., is_place].sum(axis=-1)
                 self._uniform[relation, kind] += float(even_share[is_place].sum())
                 self._places[relation, kind] += int(is_place.sum())

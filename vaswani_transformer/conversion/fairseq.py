@@ -2,7 +2,8 @@
 
 Checkpoints of `transformer_wmt_en_de` and of other architectures with post-norm layers can be converted. Their network
 is the network of the paper with four differences: attention has biases, the epsilon of layer normalisation is 1e-5, the
-positions have the layout "fairseq", and the decoder starts with </s>.
+decoder starts with </s>, and positional encodings have the layout "fairseq". In this layout, all sines come before all
+cosines, wavelengths differ slightly, and positions are counted from 2.
 """
 
 from argparse import Namespace
@@ -29,7 +30,7 @@ UNLIKE = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
-# The oldest versions number the norms of a layer: `layer_norms.0` and so on.
+# The oldest versions of fairseq number the norms of a layer: `layer_norms.0` and so on.
 OLD_NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -81,11 +82,11 @@ def import_model(name: str, output: Path) -> str:
 
 
 def load_checkpoint(path: Path) -> dict:
-    """Return the content of a .pt file, in which `argparse.Namespace` is the only allowed class.
+    """Return the content of a .pt file. It may hold only tensors, plain values and `argparse.Namespace`.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if the file is damaged, or if it holds another class.
+        ValueError: if the file is damaged, or if it holds other objects.
     """
     try:
         with torch.serialization.safe_globals([Namespace]):
@@ -113,6 +114,7 @@ def from_fairseq(weights: dict[str, Tensor], settings: dict) -> VaswaniForCondit
     weights = rename_old_weights(weights)
     model = VaswaniForConditionalGeneration(build_config(weights, settings)).to(weights[SOURCE_EMBEDDING].dtype).eval()
     names = {name: OUTER_NAMES.get(name, fairseq_name(name).removeprefix("model.")) for name in model.state_dict()}
+    # Weights that our model does not have keep their names, so that `load_state_dict` refuses them.
     foreign = {name: weight for name, weight in weights.items() if name not in names.values()}
     try:
         model.load_state_dict({ours: weights[name] for ours, name in names.items() if name in weights} | foreign)
@@ -159,7 +161,10 @@ def rename_old_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def build_config(weights: dict[str, Tensor], settings: dict) -> VaswaniConfig:
-    """Return the config of the converted model. Sizes come from the weights, all other fields from the settings.
+    """Return the config of the converted model.
+
+    Sizes and tied embeddings are read from the weights. Heads, dropout, label smoothing, the activation function and
+    the number of positions are read from the settings. The other fields are the same for all models of fairseq.
 
     Raises:
         ValueError: if a setting makes the network differ from the paper's.

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from .normalization import build_normalizer, is_normalised
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
-# The special tokens in the order of their ids. These ids are the defaults of VaswaniConfig, and those of fairseq.
+# The special tokens in the order of their ids. VaswaniConfig has the same ids by default, and so has fairseq.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than counting their words.
 PIECE_WINDOW = 200  # A word of more bytes is split into parts of this size before the search for word pieces.
@@ -34,7 +34,7 @@ def train_tokenizer(
     Args:
         texts: sentences of both languages, in any order. They are read once.
         vocab_size: the number of entries, with special tokens and the 256 bytes. A small corpus gives fewer entries.
-            Their number is then a multiple of 8.
+            Their number is then a multiple of 8, or 260 if fewer than four pairs are learnt.
         subword_model: "bpe" merges pairs in the order in which they were learnt (English-German). "wordpiece" chooses
             the longest piece that fits, from left to right (English-French, 32,000 entries; Wu et al. 2016).
         reserved: entries that the caller will add later. `vocab_size` includes them. The collection may grow while

@@ -1,4 +1,4 @@
-"""The loss of section 5.4 without storing all logits. For one token y with logits z
+"""The loss of section 5.4 without storing all logits. For one token y with logits z, label smoothing eps and V words
 
     loss = logsumexp(z) - (1 - eps) z_y - eps mean(z)        dloss/dz = softmax(z) - (1 - eps) onehot(y) - eps / V
 
@@ -39,7 +39,7 @@ def sum_loss_by_slices(
         label_smoothing: eps in [0, 1).
 
     Returns:
-        Two scalars, see `sum_label_smoothed_loss`.
+        Two scalars, as `sum_label_smoothed_loss` returns them: the loss, and -log P of the labels, without a gradient.
     """
     if labels.device.type == "cpu":
         is_label = labels != IGNORE_INDEX
@@ -83,7 +83,8 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         bias = None if bias is None else bias.to(dtype)
         is_label = labels != IGNORE_INDEX
         labels = labels.where(is_label, 0)
-        # Hidden states of padding are zero, so they add nothing to products. `slice_is_label` masks the other sums.
+        # Hidden states of padding become zero, so they add nothing to the gradient of `weight`. Masks keep padding out
+        # of the other results.
         hidden_states = hidden_states * is_label[:, None]
         num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
         grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
@@ -120,7 +121,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             if need_hidden:
                 grad_hidden[rows] = grad_logits @ weight
             if need_weight:
-                # On a CPU, which has many slices, the sum takes one pass over the matrix.
+                # On a CPU, which has many slices, `addmm_` adds the product in one pass over the matrix.
                 if grad_weight.device.type == "cpu" and grad_weight.dtype == dtype:
                     grad_weight.addmm_(grad_logits.T, h)
                 else:
@@ -142,7 +143,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad_loss, _):
         grads = [
             # The product is in the dtype of the loss, because the scale of the loss may overflow in half precision.
-            # Autograd then casts it to the dtype of the input.
+            # Autograd then casts the product to the dtype of the input.
             None if gradient is None else gradient.to(grad_loss.dtype) * grad_loss
             for gradient in ctx.gradients
         ]

@@ -32,8 +32,8 @@ from .recipes import Recipe
 # The number of tokens, padding included, on each side of a micro-batch on a CPU. Larger micro-batches would not stay in
 # the cache, and would need more padding.
 TOKENS_PER_MICRO_BATCH = 4_096
-# Fields in which the config of the recipe may differ from that of `init_from`, because the meaning of weights does not
-# depend on them. The vocabularies are compared separately.
+# Fields in which the config of the recipe may differ from the config of `init_from`, because the meaning of weights
+# does not depend on these fields. The vocabularies are compared separately.
 MAY_DIFFER = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache", "vocab_size"}
 
 
@@ -50,7 +50,7 @@ class RunParts:
     train_pairs: TokenizedPairs
     dev_set: DevelopmentSet
     model: torch.nn.Module  # as Accelerate wraps it
-    forward: Callable  # `model`, compiled if the recipe says so. Updates call it.
+    forward: Callable  # what updates call: `model`, or its compiled form if the recipe says so
     optimizer: torch.optim.Optimizer  # as Accelerate wraps it
     schedule: torch.optim.lr_scheduler.LRScheduler
     progress: Progress

@@ -19,7 +19,7 @@ def compute_example(loaded: Loaded, source: str = SOURCE) -> dict[str, str | flo
 
 
 def keep_example(folder: Path) -> None:
-    """Translate the example with the model in `folder`, and write it beside the weights."""
+    """Translate the example with the model in `folder`, and write translation and score beside the weights."""
     write_json(folder / EXAMPLE_FILE, compute_example(load(folder, dtype="float32")))
 
 
