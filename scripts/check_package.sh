@@ -39,7 +39,7 @@ for package in "$folder"/dist/*; do
     name=$(basename "$package")
     new_environment "$name-env"
     bin=$folder/$name-env/bin
-    # Torch is installed first and alone. If it were resolved together with the rest, pip might choose another build.
+    # Torch is installed first and alone. If it were resolved with the rest, pip might choose another build of it.
     "$bin/python" -m pip --quiet install torch==2.13.0
     "$bin/python" -m pip --quiet install --constraint constraints.txt "$package"
     cd "$folder" # in the repository, Python would import the files there, not the installed files

@@ -31,10 +31,10 @@ logger = logging.get_logger(__name__)
 
 
 def check_place(name: str | Path) -> None:
-    """Raise a FileNotFoundError if `name` is neither a folder nor a Hub id (owner/name, and no folder "owner" here).
+    """Raise a FileNotFoundError if `name` is neither a folder nor a Hub id.
 
-    Any other name is taken for a mistyped folder. The Hub is not asked for it, because a request without a network
-    takes a minute.
+    A Hub id has the form owner/name, where no folder "owner" exists. Any other name is taken for a mistyped folder. The
+    Hub is not asked for such a name, because a request without a network takes a minute.
     """
     path = Path(name)
     if path.is_file():
@@ -44,7 +44,7 @@ def check_place(name: str | Path) -> None:
 
 
 class Loaded(NamedTuple):
-    """A loaded model and its folder. If `load` was given a run folder, that name may later mean a newer model."""
+    """A loaded model and its folder. If `load` was given a run folder, that folder may later hold a newer model."""
 
     folder: Path  # the folder with the model's files; for a Hub model, the folder of the commit in the cache
     model: VaswaniForConditionalGeneration
@@ -58,9 +58,7 @@ class Loaded(NamedTuple):
 
 
 def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
-    """Load a model with its tokenizer.
-
-    The model is moved to the GPU if there is one.
+    """Return a model with its tokenizer. The model is on the GPU if there is one.
 
     Args:
         name: a model folder, a run folder (the newest model is loaded) or a Hub id.
@@ -69,7 +67,7 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
     Raises:
         FileNotFoundError: if `name` is neither a folder nor a Hub id, or if a part of the model is missing.
         OSError: if a file changes while it is loaded, or if the Hub has no model of this name.
-        ValueError: if the model is of another type, if a file is damaged, or if the files do not belong together.
+        ValueError: if `name` is no model of this package, if a file is damaged, or if the files do not belong together.
     """
     check_place(name)
     options = {} if dtype is None else {"dtype": dtype}
@@ -83,7 +81,7 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         revision = folder.name  # Model and tokenizer are loaded from this commit.
     if change := find_changed_code(folder):
         logger.warning(
-            f"{change}. `vaswani check --model {name}` says whether it still translates as when it was saved."
+            f"{change}. `vaswani check --model {name}` says whether the model still translates as when it was saved."
         )
     with _refusing_changes(folder):
         model = _load_model(str(name), revision=revision, **options)
@@ -108,7 +106,7 @@ def load_translator(
 
 
 def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
-    """Load a model of this package, and check that its weights and settings fit its config."""
+    """Return a model of this package, after a check that its weights and settings fit its config."""
     with naming_damage(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, **options)
     if not isinstance(config, VaswaniConfig):
@@ -127,20 +125,20 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
 def find_changed_code(folder: Path) -> str:
     """Return in words which code of the model in `folder` differs from the installed code; "" if none does.
 
-    The code beside the weights is that with which they were trained. The package runs its own.
+    Beside the weights lies the code with which the model was saved. The package never runs the code in `folder`.
     """
     for module in (layers_vaswani, modeling_vaswani):
         installed = Path(module.__file__)
         saved = folder / installed.name
         if saved.is_file() and not filecmp.cmp(saved, installed, shallow=False):
-            return f"the model was saved with other code than the installed code, which runs now: see {saved}"
+            return f"the model was saved with other code than the installed code. The installed code runs, not {saved}"
     return ""
 
 
 def load_weights(model_class: type, name: str, **options) -> PreTrainedModel:
     """Return what `from_pretrained` of `model_class` loads.
 
-    transformers replaces missing weights by random numbers, without an error. Here they are an error.
+    transformers replaces missing weights by random numbers, without an error. Here missing weights are an error.
 
     Raises:
         ValueError: if a file is damaged, or if weights are missing or do not belong to the model.
@@ -170,7 +168,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
         ids = value if isinstance(value, list) else [value]
         is_given = name in needed or (name.endswith("_token_id") and value is not None)
         if is_given and not all(type(token) is int and 0 <= token < config.vocab_size for token in ids):
-            raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {value!r}")
+            raise ValueError(f"{name} must be a token id below {config.vocab_size:,}, got {value!r}")
     if (heads := options.get("alignment_heads")) is not None:
         # Pairs are compared as text, because True == 1 in Python.
         known = {str([layer, head]) for layer in range(config.decoder_layers) for head in range(config.num_heads)}
@@ -185,7 +183,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
 
 
 def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in a folder or on the Hub.
+    """Return the tokenizer in a folder or on the Hub.
 
     Raises:
         ValueError: if the tokenizer is damaged, or if it needs Python code that comes with it.
@@ -211,7 +209,8 @@ def naming_damage(name: str | Path) -> Iterator[None]:
         raise
     except Exception as error:
         reason = (
-            f"holds a damaged file, or one of another version ({type(error).__name__}: {error}); copy the model again."
+            f"holds a damaged file, or a file that the installed version of transformers cannot read "
+            f"({type(error).__name__}: {error}); copy the model again, or update transformers."
         )
         if "trust_remote_code" in str(error):  # transformers has no class for this error.
             reason = "can only be read by the Python code that comes with it, and such code is not run."

@@ -37,14 +37,14 @@ def train(settings: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, required=True, help="processes on all nodes together, each with one GPU")
+    parser.add_argument("--workers", type=int, required=True, help="number of processes on all nodes, one GPU each")
     args, arguments = parser.parse_known_args()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false")
     settings = {"arguments": arguments, "folder": str(Path.cwd()), "use_cpu": use_cpu}
     TorchTrainer(
         train,
         train_loop_config=settings,
-        torch_config=TorchConfig(backend="gloo"),  # Ray's process group only agrees on the port
+        torch_config=TorchConfig(backend="gloo"),  # Ray's process group serves only to agree on the port
         scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=use_cpu != "true"),
         run_config=RunConfig(failure_config=FailureConfig(max_failures=3)),
     ).fit()

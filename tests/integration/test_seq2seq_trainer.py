@@ -1,4 +1,4 @@
-"""transformers' Seq2SeqTrainer trains our models like any other model, also with the batches of `vaswani train`."""
+"""transformers' Seq2SeqTrainer trains our models like any other model. It can use the batches of `vaswani train`."""
 
 import os
 import re
@@ -54,6 +54,7 @@ def build_model(tokenizer, *, dropout=0.1, label_smoothing=0.1, dtype=torch.floa
 def build_trainer(folder, tokenizer, dataset, *, by_tokens=False, model=None, compute_metrics=None, **settings):
     """Return a trainer on one CPU, which by default saves nothing.
 
+    With `by_tokens`, training uses the batches of `vaswani train`, with up to 150 tokens on each side.
     `label_smoothing`, `dropout` and `dtype` are settings of the model. All other `settings` are arguments of
     Seq2SeqTrainingArguments.
     """
@@ -135,9 +136,7 @@ def test_evaluations_use_the_fast_search_although_the_trainer_passes_labels(toke
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 
 
-def test_label_smoothing_of_the_trainer_overrides_the_setting_of_the_model_also_in_evaluations(
-    tokenizer, dataset, tmp_path
-):
+def test_label_smoothing_of_the_trainer_overrides_the_model_in_training_and_evaluation(tokenizer, dataset, tmp_path):
     found, losses = [], []
     for settings in (SIDES["trainer"], SIDES["trainer"] | {"label_smoothing": 0.3}, SIDES["model"]):
         trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
@@ -211,7 +210,7 @@ def test_the_batches_of_all_processes_make_up_the_planned_updates(num_processes,
 
 
 def test_each_batch_holds_the_pairs_of_its_planned_update(tokenizer, dataset, tmp_path):
-    shuffled = dataset.shuffle(seed=3)  # it keeps the stored order, and maps row numbers to it
+    shuffled = dataset.shuffle(seed=3)  # leaves the stored rows in order, and maps row numbers to them
     lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
     for settings, seed in (({"seed": 3}, 3), ({"seed": 3, "data_seed": 4}, 4)):
         loader = build_trainer(tmp_path, tokenizer, shuffled, by_tokens=True, **settings).get_train_dataloader()

@@ -1,4 +1,7 @@
-"""Lines are translated sentence by sentence, or else a warning counts the lines that hold several sentences."""
+"""Lines are translated sentence by sentence if `split_sentences` is set.
+
+Otherwise a warning counts the lines that hold several sentences.
+"""
 
 import sys
 from types import SimpleNamespace
@@ -36,7 +39,7 @@ def pipe(folder):
 
 @pytest.fixture
 def paragraph(tmp_path, folder):
-    """Return the path of a file: `PARAGRAPH` with `SENTENCES` in it, in two lines."""
+    """Return the path of a file of two lines that holds `PARAGRAPH`, filled with `SENTENCES`."""
     text = tmp_path / "text"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
     return text
@@ -45,7 +48,7 @@ def paragraph(tmp_path, folder):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.one_of(st.sampled_from(" .!?。\n\r\t\u2028\u00a0\"'()ABcd3"), st.characters(codec="utf-8"))))
 @pytest.mark.parametrize("language", ["en", "de-CH", "ja", "xx", None])
-def test_the_sentences_of_any_text_and_the_spaces_between_them_give_the_text(sentencex, language, text):
+def test_the_sentences_and_spaces_that_a_text_is_split_into_join_to_the_text(sentencex, language, text):
     parts = split_text(text, language)
     assert "".join(sentence + space for sentence, space in parts) == text
     if language and not text.isspace():

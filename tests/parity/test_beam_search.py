@@ -91,6 +91,7 @@ def other(build_ending_model):
 
 
 def words_of(model, source):
+    """Return `words_of_model` for a copy of `model` in float64."""
     return words_of_model(copy.deepcopy(model).double(), source)
 
 
@@ -115,6 +116,7 @@ def compare(model, expected_of, *, num_best: int, **options) -> None:
     ],
 )
 def test_searches_of_all_widths_agree_with_the_plain_search(model, num_beams, alpha, stops_early):
+    # `stops_early` concerns the plain search alone. `generate` stops early, and this must change no translation.
     num_best = min(3, num_beams)
 
     def expected_of(i):
@@ -155,7 +157,7 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
 def test_a_search_with_a_bias_agrees_with_a_plain_search_that_stops_at_the_limit(build_ending_model, bias):
     # With the bias of 6, log P of word 25 after word 25 is above 0, so each repetition of 25 raises the score. A
-    # hypothesis can then win at the limit although, until then, one that ended at once had a far better score.
+    # hypothesis that repeats 25 can win at the limit, although a finished hypothesis had a far better score before.
     model = build_ending_model(end_bias=6.0, max_length_offset=OFFSET, decoder_layers=2)
 
     def expected_of(i):

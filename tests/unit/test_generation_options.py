@@ -59,7 +59,7 @@ BY_PROCESSORS = {
     "begin_suppress_tokens": {"begin_suppress_tokens": [5, 17, 3, 14]},
     "sequence_bias": {"sequence_bias": {(5,): 1.0, (17, 17): -3.0}},
 }
-# Processors and criteria of the caller.
+# Logits processors and stopping criteria that the caller passes to `generate`.
 OF_THE_CALLER = {
     "prefix": {"prefix_allowed_tokens_fn": lambda i, _: [[5, 17, 3, END], [9, 10, END], [14, 15, END]][i]},
     "processor": {"logits_processor": [ForcedEOSTokenLogitsProcessor(5, END, "cpu")]},
@@ -78,6 +78,7 @@ def model(build_ending_model):
 
 def test_every_option_is_honoured_or_refused(model):
     others = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - HONOURED
+    # With the first two, the loop of transformers decodes. The last two are objects, so 0.5 is of a wrong type.
     exceptions = {"is_assistant", "prompt_lookup_num_tokens", "continuous_batching_config", "watermarking_config"}
     for name in others - exceptions:
         config = GenerationConfig()
@@ -266,7 +267,7 @@ def test_a_cache_that_holds_the_first_tokens_of_the_prompt_changes_nothing(model
     assert torch.equal(model.generate(SOURCE, past_key_values=cache, **options), expected)
 
 
-def test_sentences_that_have_ended_leave_the_batch_of_forward(model):
+def test_forward_is_no_longer_called_for_sentences_that_have_ended(model):
     sizes = []
     count = model.register_forward_pre_hook(
         lambda _, args, inputs: sizes.append(len(inputs["decoder_input_ids"])), with_kwargs=True
@@ -295,7 +296,7 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
         "inputs": {"inputs": SOURCE, "labels": SOURCE, "use_cache": False},
     }
 
-    steps = iter(range(60))  # stands for another process, whose search takes 60 steps more
+    steps = iter(range(60))  # stands for another process, whose search takes 60 steps
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flag, **_: flag.add_(next(steps, -1) >= 0))
     found = model.generate(**ways[given] | options)
     assert (next(steps, None) is None) == (given == "synced")
@@ -350,7 +351,7 @@ def test_a_search_records_scores_only_if_it_returns_them():
     assert replace(options, return_dict_in_generate=True).start_records() == {"scores": ()}
 
 
-def test_the_defaults_of_search_options_are_those_of_transformers():
+def test_search_options_have_the_defaults_of_transformers_except_max_length():
     expected = GenerationConfig()._get_default_generation_params()
     for field in fields(SearchOptions):
         assert field.default == expected.get(field.name, field.default) or field.name == "max_length"

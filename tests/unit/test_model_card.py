@@ -145,7 +145,12 @@ def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, caps
 
 def test_the_card_says_which_facts_are_unknown(run):
     card = build_card(run)
-    gaps = ("data its author has not named", "Devices: not written down", "No test set has been scored", "ask before")
+    gaps = (
+        "data that the author of this card has not named",
+        "Devices: not written down",
+        "No test set has been scored",
+        "ask before",
+    )
     assert [gap for gap in gaps if gap not in card] == []
     data = ModelCard(card).data
     assert (data.license, data.eval_results) == ("unknown", None)

@@ -17,7 +17,8 @@ OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentence
 def output_path(text: str) -> Path:
     """Parse the name of a file or folder to write.
 
-    An empty name, which would mean the working directory, is an error: a shell variable may be unset. So is `-`.
+    An empty name, which would mean the working directory, is an error: a shell variable may be unset. The name `-`,
+    which elsewhere means standard output, is an error too.
     """
     if text == "":
         raise argparse.ArgumentTypeError("expected a path, got an empty text: is a shell variable unset?")
@@ -32,7 +33,7 @@ def text_path(text: str) -> Path:
 
 
 def text_stream(text: str) -> Path | None:
-    """Parse the name of a text file. Return None for `-`, which means standard input or output."""
+    """Parse the name of a text file to read or write. Return None for `-`, which means standard input or output."""
     return None if text == "-" else output_path(text)
 
 
@@ -152,7 +153,7 @@ def check_new_folder(folder: Path) -> None:
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
     """Raise a ValueError if `path` is a folder, or the same file as one of the `inputs` (links are followed).
 
-    A device, such as a terminal, may be both.
+    A device, such as a terminal, may be input and output at once.
     """
     if path is None or not path.exists():
         return

@@ -87,7 +87,7 @@ class TokenizedPairs:
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Memory-map the files that `prepare` wrote into `folder`.
+        """Return the pairs in the files that `vaswani prepare` wrote into `folder`. The files are memory-mapped.
 
         A corpus of weight n is repeated n times. The repetitions of a pair share the memory of its token ids.
 
@@ -181,7 +181,7 @@ def split_update(
     The pairs of an update are similar only in the length of their longer side. After they are sorted by target length
     minus source length, neighbours are similar on both sides. So smaller micro-batches need less padding. On Multi30k,
     8 % of the tokens are padding if updates of 25,000 tokens are not cut, 5 % if each is cut into four micro-batches,
-    and 3 % if it is cut into eight, as on the eight devices of the paper.
+    and 3 % if each is cut into eight, as on the eight devices of the paper.
 
     Args:
         rows: the row numbers of one update.
@@ -278,8 +278,8 @@ class UpdateStream(torch.utils.data.IterableDataset):
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
         micro_batches = []
         for part in split_update(rows, sources, targets, num_parts=self.num_parts)[self.own_parts]:
-            # A process without pairs also takes part in the update. It gets a pair without labels, which changes
-            # neither loss nor gradient.
+            # An empty micro-batch gets a pair without labels, so that its process takes part in the update like all
+            # others. The pair changes neither loss nor gradient.
             batch = self.pairs[part if len(part) else rows[:1]]
             if not len(part):
                 batch["labels"][:] = IGNORE_INDEX

@@ -1,4 +1,4 @@
-"""Matrix products of an engine, packed on CPUs.
+"""Matrix products of an engine. On CPUs the matrices are packed, see `PackedProducts`.
 
 PyTorch's private names are looked up when an engine is built, never at import. If PyTorch lacks one of them, PyTorch's
 public functions multiply.
@@ -46,7 +46,7 @@ class Products:
         return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
     def several(self, *layers: nn.Linear) -> Callable[[Tensor], Sequence[Tensor]]:
-        """Return a function that gives the outputs of all `layers` for one input. All have a bias, or none."""
+        """Return a function that gives the outputs of all `layers` for one input. All or none of them have a bias."""
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
         product = self.one(Matrix(torch.cat([layer.weight for layer in layers]), bias))
@@ -75,7 +75,7 @@ class Products:
 
 
 class PackedProducts(Products):
-    """Matrix products in float32 or bfloat16, with packed matrices: stored in the order in which oneDNN reads them.
+    """Matrix products in float32 or bfloat16. A packed matrix is stored in the order in which oneDNN reads it.
 
     A search multiplies few rows by the same matrices again and again. On x86-64, PyTorch multiplies float32 with MKL,
     which packs the matrix again for every product. Microseconds for the product of some rows with a matrix of
@@ -112,9 +112,9 @@ class PackedProducts(Products):
 def build_products(dtype: torch.dtype | str, device: torch.device, *, copies: bool = True) -> Products:
     """Return the fastest products on `device` in `dtype`, a floating-point dtype or its name.
 
-    Packing saves time even for one sentence. With 4 beams and two threads, packing cut the time of the base model to
-    between a half and two thirds for a sentence of 12 to 25 words. A sentence of 5 words took as long as without
-    packing.
+    Packing saves time even if an engine translates only one sentence. With 4 beams and two threads, packing cut the
+    time of the base model to between a half and two thirds for a sentence of 12 to 25 words. A sentence of 5 words took
+    as long with packing as without.
 
     Raises:
         ValueError: if `dtype` is not floating-point.

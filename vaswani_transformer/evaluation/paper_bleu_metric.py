@@ -13,7 +13,10 @@ INPUTS = """\
 Args:
     predictions: translations.
     references: for each translation a string, or a list of strings. All lists must have the same length.
-    language, split_compounds, is_tokenized, lowercase: see `PaperBLEU`.
+    language: the language of the translations, by default "de".
+    split_compounds: False to leave hyphenated compounds whole.
+    is_tokenized: True if predictions and references are already tokenised.
+    lowercase: True to compare without case.
 
 Returns:
     score, its signature, counts, totals, precisions, bp, sys_len, ref_len."""

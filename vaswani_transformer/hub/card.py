@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
 
 
 def read_scores(test_set: str, path: Path) -> Evaluation:
-    """Read the scores of `test_set` from a file of `vaswani evaluate --json`.
+    """Return the scores of `test_set` in a file of `vaswani evaluate --json`.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -127,7 +127,7 @@ def build_card(
         name=name,
         summary=(
             f'The Transformer of "Attention Is All You Need" with {cost.num_parameters:,} parameters, from {source} to '
-            f"{target}, trained on {data or 'data its author has not named'}."
+            f"{target}, trained on {data or 'data that the author of this card has not named'}."
         ),
         model_id=MODEL_ID,
         source=source,
