@@ -117,8 +117,8 @@ def read_pairs(folder: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder with a folder for each corpus")
-    parser.add_argument("output", type=Path, help="folder to write, with a folder for each corpus")
+    parser.add_argument("folder", type=Path, help="folder that holds a folder for each corpus")
+    parser.add_argument("output", type=Path, help="folder to write, in which each corpus gets a folder")
     args = parser.parse_args()
     for corpus, copies in SETTINGS["copies"].items():
         random.seed(f"{SETTINGS['seed']} {corpus}")

@@ -67,10 +67,12 @@ def test_a_bundle_is_a_model_in_bfloat16_and_bundling_it_again_changes_nothing(c
     [("translate", "everyday_en_de", "en", "de"), ("parse", "parsing_craft", "txt", "mrg")],
 )
 def test_the_bundled_models_translate_and_parse_as_recorded(find_bundled, tmp_path, command, name, text, recorded):
-    """Compare translations or trees with records. All recorded sentences give the same result in bfloat16 and float32.
+    """Compare translations or trees with records, which hold for every kind of processor.
 
-    So no other hypothesis is nearly as good as the best. Each kind of processor rounds float32 differently, but these
-    differences are 2^16 times smaller than the rounding of bfloat16, and do not change the result.
+    All recorded sentences give the same result in bfloat16 and float32. So no other hypothesis is nearly as good as the
+    best. Each kind of processor rounds float32 differently, but these differences are 2^16 times smaller than the
+    rounding of bfloat16, and do not change the result.
+
     After a change of the weights, record the translations again with the command that the failing assertion prints.
     Then remove the sentences that `--dtype bfloat16` translates differently. To parse in bfloat16, use
     `Parser(*load_translator(folder, dtype="bfloat16"))`.

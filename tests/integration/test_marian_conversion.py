@@ -135,7 +135,7 @@ def test_half_precision_is_kept_and_outputs_are_compared_in_float32(marian_folde
     assert MarianMTModel.from_pretrained(tmp_path / "theirs").dtype == torch.float16
 
 
-def test_a_marian_model_that_we_cannot_represent_is_refused(build_marian_model, tiny_model, tmp_path):
+def test_a_model_of_another_type_or_shape_or_with_wrong_weights_is_refused(build_marian_model, tiny_model, tmp_path):
     with pytest.raises(ValueError, match=r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"):
         conversion.from_marian(build_marian_model(decoder_ffn_dim=48))
     tiny_model.save_pretrained(tmp_path / "tiny")
@@ -231,7 +231,8 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, out
     inputs = theirs(sources, text_target=targets, padding=True, return_tensors="pt")
     assert_close({**tokenizer(sources, text_target=targets, padding=True, return_tensors="pt")}, {**inputs})
     labels = inputs.pop("labels")
-    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # a target is not cut into the pieces of a source
+    # Source and target have different sentencepiece models, so a target is cut into other pieces than the same source.
+    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == targets
 
     tokens = marian.generate(**inputs)

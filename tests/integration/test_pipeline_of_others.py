@@ -1,4 +1,4 @@
-"""`pipeline("translation")` translates with other models of transformers, as transformers v4 documented it."""
+"""`pipeline("translation")` translates with models of transformers, such as T5, as transformers v4 documented it."""
 
 import io
 import json
@@ -126,7 +126,7 @@ def to_record(ids, text, tokenizer):
     return {"translation_token_ids": [i for i in ids.tolist() if i != tokenizer.pad_token_id], "translation_text": text}
 
 
-def test_the_languages_are_read_from_the_task(parts):
+def test_the_languages_are_read_from_the_name_of_the_task(parts):
     kind, model, tokenizer = parts
     source, target = LANGUAGES.get(kind, ("en", "de"))
     options = {} if kind == "t5" else {"max_new_tokens": 8}

@@ -1,4 +1,4 @@
-"""Search options of the command line are applied, with an ensemble too."""
+"""Commands apply their search options when they translate with an ensemble."""
 
 import pytest
 from shortcuts import write_lines
@@ -20,7 +20,7 @@ def folders(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def text(tmp_path):
-    """Return the path of a text."""
+    """Return the path of a file with `SENTENCES`, one per line."""
     write_lines(tmp_path / "text", SENTENCES)
     return tmp_path / "text"
 

@@ -115,7 +115,7 @@ def test_a_batch_gives_the_maps_of_single_sentences(translator, has_targets):
             np.testing.assert_allclose(in_batch.view(kind)[2], alone.view(kind)[2], atol=1e-6)
 
 
-def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(translator, monkeypatch):
+def test_collecting_maps_uses_no_dropout_and_leaves_the_settings_of_the_model_unchanged(translator, monkeypatch):
     model, tokenizer = translator
     expected = collect_attention(model, tokenizer, "The law", "Das Gesetz")
     model.train()
@@ -130,7 +130,7 @@ def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(transl
     assert not model.model.encoder.layers[0].training
 
 
-def test_sub_words_inside_a_word_carry_the_continuation_mark(translator):
+def test_sub_words_that_continue_a_word_carry_the_continuation_mark(translator):
     maps = collect_attention(*translator, "The zebra, gone.", "Das")
     pieces = maps.source_tokens
     # No token joins a space with "z" or "g", so both spaces are tokens and are shown.
@@ -139,7 +139,7 @@ def test_sub_words_inside_a_word_carry_the_continuation_mark(translator):
     assert maps.by_words().source_tokens == ["The", "zebra", ",", "gone", ".", "</s>"]
 
 
-def test_the_bytes_of_a_split_character_and_a_typed_special_token_are_readable(translator):
+def test_bytes_of_a_split_character_are_shown_as_escapes_and_a_typed_special_token_as_words(translator):
     maps = collect_attention(*translator, "你 a\t</s> Ärger", "Das")
     assert "".join(maps.source_tokens[:4]).replace(CONTINUATION, "").replace("␣", "") == r"\xe4\xbd\xa0"
     assert maps.by_words().source_tokens == ["你", "a", "</", "s", ">", "Ärger", "</s>"]
@@ -159,7 +159,7 @@ def test_sub_words_of_sentencepiece_and_fairseq_are_joined_into_words():
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(translator, side, monkeypatch):
+def test_a_sentence_that_is_too_long_or_blank_is_refused_before_the_model_reads_it(translator, side, monkeypatch):
     model, tokenizer = translator
     texts = {"source": "The law", "target": "The law"}
     num_tokens = len(tokenizer("The law").input_ids)
@@ -181,7 +181,7 @@ def drawn_lines(figure):
     return [collection for collection in figure.axes[0].collections if len(collection.get_segments())]
 
 
-def test_a_line_has_the_colour_of_its_head_and_the_opacity_of_its_weight():
+def test_a_line_has_the_colour_of_its_head_and_its_weight_as_opacity():
     from matplotlib.colors import to_hex
 
     weights = np.array([[[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]] * 4)
@@ -280,7 +280,11 @@ def test_drawing_a_missing_layer_or_word_is_refused(maps, tmp_path, view, messag
 
 
 class Page(HTMLParser):
-    """A parsed page: its `attributes` as (tag, name, value), and `texts` with the key tag + id of the element."""
+    """A parsed page.
+
+    `attributes` lists (tag, name, value) for each attribute. `texts` holds the text of each element under its tag + id,
+    such as "scriptdata". `kinds` holds the data of each kind of attention, which the page stores as JSON.
+    """
 
     def __init__(self, page):
         super().__init__()
@@ -347,7 +351,7 @@ def test_self_attention_links_join_different_words(maps):
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 
-def test_the_alignment_head_comes_from_the_model_or_has_the_most_links(translator):
+def test_the_alignment_head_is_the_first_in_the_generation_config_or_has_the_most_links(translator):
     model, _ = translator
     tokens = ["<s>", "b", "a"]
     aligned = np.array([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])

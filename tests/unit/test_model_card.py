@@ -173,7 +173,7 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
 
 
 @pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
-def test_the_card_names_the_recipe_and_the_initial_weights(run, init_from, name):
+def test_the_card_names_the_initial_weights_and_says_that_a_changed_recipe_has_no_name(run, init_from, name):
     assert "Training began with" not in build_card(run)
     recipe = DESCRIPTION["recipe"] | {"warmup_updates": 7}
     change_json(run / "recipe.json", recipe=recipe, init_from=init_from, init_fingerprint=5)
@@ -200,7 +200,7 @@ def test_the_error_about_a_damaged_run_folder_names_the_file(run, name, content,
         build_card(run)
 
 
-def test_the_command_replaces_an_existing_card_only_if_named_as_output(run, score, capsys):
+def test_the_command_replaces_an_existing_card_only_if_output_names_this_card(run, score, capsys):
     path = run / "model" / "README.md"
     command = ["card", "--run", run, "--license", "mit"]
     vaswani(*command, "--score", "Multi30k", score)

@@ -64,7 +64,7 @@ def test_compounds_are_split_at_hyphens_inside_words():
     assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"
 
 
-def test_text_is_lower_cased_after_tokenization_and_the_signature_says_so():
+def test_text_is_lower_cased_after_tokenization_and_the_signature_names_the_tokenizer():
     metric = PaperBLEU(language="fr", lowercase=True)
     assert PaperBLEU(lowercase=True)._preprocess_segment("Dr. A") == "dr. a"
     assert metric.corpus_score(["das Ist ein Satz"], [["Das ist ein satz"]]).score == pytest.approx(100)

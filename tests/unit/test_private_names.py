@@ -1,4 +1,7 @@
-"""generation_vaswani.py lists in its docstring all private names of transformers that it uses. They still exist."""
+"""The docstring of generation_vaswani.py lists all private names of transformers that this file uses.
+
+Each of these names still exists in transformers.
+"""
 
 import ast
 import inspect

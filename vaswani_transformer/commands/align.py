@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _read_gold(path: Path) -> list[set]:
-    """Return the links of each line."""
+    """Return the links of each line of the file `path`."""
     from ..attention.alignment import parse_links
     from ..data.lines import read_lines
 

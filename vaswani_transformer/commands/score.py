@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--tokens_per_batch",
         type=Number(1, 10_000_000),
         default=8_192,
-        help="limit of tokens per batch and side, with padding",
+        help="limit of tokens per batch, with padding, on the source side and on the target side",
     )
 
 

@@ -119,9 +119,7 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     if empty := [name for name in columns if texts.get(name, "") is None]:
         raise LookupError(f"the value of column {empty[0]!r} is null: remove the pair, or give it a text")
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
-        advice = (
-            "Give the names of the existing columns by --source_column and --target_column. They hold for all corpora"
-        )
+        advice = "Give the names of existing columns by --source_column and --target_column, which apply to all corpora"
         if any(separator in name for name in texts for separator in ";\t"):
             advice = "Separate the columns by commas"
         raise LookupError(
@@ -154,7 +152,7 @@ def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
                 cache_dir=str(cache),
                 fingerprint=f"{name}-{split}".replace("/", "-"),
             )
-    except (OSError, ValueError, RuntimeError) as error:  # A wrong name is one cause, no connection another.
+    except (OSError, ValueError, RuntimeError) as error:  # The name may be wrong, or the connection missing.
         raise ValueError(
             f"the dataset {name} with split {split!r} cannot be read: {error}. Check its name and the connection."
         ) from error
@@ -194,14 +192,14 @@ def open_parallel(
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
-    """Return JSON values that identify the text that `open_parallel` reads from `spec` and `split`.
+    """Return JSON objects that identify the text that `open_parallel` reads from `spec` and `split`.
 
-    The values of a file are its name without the folder, and its SHA-256. The values of a Hub dataset are its name and
-    split, but not its revision.
+    For each file, an object holds the file's name without the folder, and its SHA-256. For a Hub dataset, one object
+    holds its name and split, but not its revision.
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        ValueError: if a file is a pipe.
+        ValueError: if a file is no regular file, such as a pipe, or if `spec` could mean a folder or a Hub dataset.
     """
     if _is_on_hub(spec):
         return [{"dataset": spec[0], "split": split}]
@@ -225,7 +223,7 @@ def _is_on_hub(spec: Sequence[str | Path]) -> bool:
 
 
 def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
-    """Return the files of `spec`. If it is a folder, return its parquet files whose names begin with `split`, sorted.
+    """Return the files of `spec`. Of a folder, return the parquet files whose names begin with `split`, sorted.
 
     Raises:
         FileNotFoundError: if a folder has no such file.

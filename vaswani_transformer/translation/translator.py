@@ -1,6 +1,7 @@
 """Translate many sentences in batches of similar lengths, with n-best lists and scores.
 
-Which sentences share a batch depends only on the sentences. So every process computes the same bits for a batch.
+Only the sentences and `tokens_per_batch` decide which sentences share a batch. So every process computes the same bits
+for a batch.
 """
 
 import math
@@ -40,7 +41,10 @@ NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions
 
 
 class Hypothesis(NamedTuple):
-    """A translation and its score (Wu et al. 2016, equation 14). The score is `None` if it was not asked for."""
+    """A translation and its score (Wu et al. 2016, equation 14).
+
+    If scores were not asked for, the score is `None`, except for a blank sentence, which always has a score.
+    """
 
     text: str
     score: float | None = None
@@ -57,7 +61,7 @@ class Batch(NamedTuple):
 
 
 class Lines:
-    """The number of lines of a kind, and the first of them. The others are not kept: they could fill the memory."""
+    """The number of lines of a kind, and the first of these lines. Keeping all lines could fill the memory."""
 
     count = 0
     first = ""
@@ -72,15 +76,18 @@ class Lines:
 
 
 class Translator:
-    """A model and its search options, for many sentences. Later changes of the model have no effect on a translator.
+    """A model and its search options, for many sentences.
+
+    If the model has an engine, the translator copies the weights. So later changes of the model have no effect.
 
         translator = Translator(model, tokenizer, num_hypotheses=4, with_scores=True, num_beams=8)
         for hypotheses in translator(["A dog runs.", "Two cats sleep."]):
             print(hypotheses[0].score, hypotheses[0].text)
 
     Args:
-        tokens_per_batch: the largest number of source tokens in a batch. Padding counts, beams do not. A longer
-            sentence is a batch alone. The default is 2,000 on a CPU and 8,192 on other devices.
+        tokens_per_batch: the largest number of source tokens in a batch. Padding counts. The number of beams does
+            not count. A longer sentence is alone in its batch. The default is 2,000 on a CPU and 8,192 on other
+            devices.
         num_hypotheses: the number of different translations of each sentence, at most the number of beams.
         with_scores: give each hypothesis its score.
         split_sentences: translate the sentences of a text one by one, and keep the white space between them. The
@@ -99,7 +106,7 @@ class Translator:
         foreign: lines with letters of a script that the vocabulary does not have.
 
     Raises:
-        ValueError: if there are fewer beams than hypotheses.
+        ValueError: if `num_hypotheses` is less than 1, or greater than the number of beams.
         ImportError: if sentences are to be split and sentencex is missing.
     """
 
@@ -131,7 +138,7 @@ class Translator:
         self.language = (find_languages(vars(model.config)) or ("en",))[0] if split_sentences else None
         split_text("", self.language)  # If sentencex is missing, this raises an error before any work.
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
-        # The translator keeps the engine and not the model, so that the memory of the model can be freed.
+        # If a model has an engine, the translator keeps the engine and not the model, whose memory can then be freed.
         members = [find_engine(member) or member for member in (model, *ensemble)]
         self.decoder = members[0]
         if len(members) > 1:
@@ -176,7 +183,7 @@ class Translator:
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
         """Return batches that together hold each sentence once.
 
-        The first batch holds the empty sentences, if there are any. Then come the longest sentences, so that a lack of
+        The first batch holds the blank sentences, if there are any. Then come the longest sentences, so that a lack of
         memory shows early.
         """
         ids = self._encode(sentences)
@@ -190,7 +197,7 @@ class Translator:
     def translate(self, batch: Batch) -> list[list[Hypothesis]]:
         """Return the hypotheses of each sentence of `batch`, best first.
 
-        The best hypothesis of an empty sentence is empty, with score 0. If there are fewer hypotheses than asked for,
+        The best hypothesis of a blank sentence is empty, with score 0. If there are fewer hypotheses than asked for,
         empty hypotheses of score -inf fill the list.
         """
         if not batch.ids[0]:

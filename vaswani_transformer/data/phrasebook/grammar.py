@@ -150,7 +150,7 @@ def noun_phrase(
 def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
     """Return the German determiner, and the ending of an adjective after it."""
     ending = _ENDINGS[determiner.declension][gender][case]
-    # The ending of the adjective is strong if the determiner has none: ein alter Mann, but dieser alte Mann.
+    # The adjective has a strong ending if the determiner has no ending: ein alter Mann, but dieser alte Mann.
     strength = "weak" if ending and determiner.declension != "many" else "strong"
     return determiner.german_stem + ending, _ENDINGS[strength][gender][case]
 
