@@ -9,7 +9,7 @@ python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))'; then
     echo "Python 3.11 or newer is needed, because transformers 5.23 needs it. $python is $("$python" --version 2>&1)." >&2
     echo "Set PYTHON to a newer interpreter, for example with: export PYTHON=python3.12" >&2
-    exit 1
+    return 1
 fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv

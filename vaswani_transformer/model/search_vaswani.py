@@ -122,8 +122,7 @@ class SearchOptions:
 
         Args:
             source_lengths: (B,) tokens of each source, </s> included.
-            config: the config of the model. If its positions are learned, their number limits the length that
-                `max_length_offset` gives.
+            config: the config of the model. If its positions are learned, their number limits the length, too.
 
         Raises:
             ValueError: if the prompt has `max_length` tokens or more.
@@ -138,11 +137,12 @@ class SearchOptions:
                 f"max_length={self.max_length} must be larger than the prompt, which has {prompt_length} tokens."
             )
         must_end = torch.full_like(source_lengths, self.forced_eos_token_id is not None, dtype=torch.bool)
-        if self.max_length_offset is None:
-            return torch.full_like(source_lengths, max_tokens), must_end
-        by_source = source_lengths + self.max_length_offset
+        most = None
         if config.position_embedding_type == "learned":  # the last token is not read, so it needs no position
-            by_source = by_source.clamp(max=config.max_position_embeddings - prompt_length + 1)
+            most = config.max_position_embeddings - prompt_length + 1
+        if self.max_length_offset is None:
+            return torch.full_like(source_lengths, max_tokens).clamp(min=1, max=most), must_end
+        by_source = (source_lengths + self.max_length_offset).clamp(min=1, max=most)
         limits = by_source.clamp(min=1, max=max_tokens)
         return limits, must_end | (by_source <= limits)
 
