@@ -1,4 +1,4 @@
-"""Print the scores of the rows of table 3 that were trained here, beside the paper's scores.
+"""Print the scores of the rows of table 3 that were trained with this package (here), beside the paper's scores.
 
 A second table shows how far each row differs from base, here and in the paper, and compares the difference with the
 spread of base over its seeds.
@@ -46,8 +46,8 @@ E     4.92  25.7
 big   4.33  26.4  213
 """
 PAPER = {row: cells for row, *cells in map(str.split, PAPER_TABLE.splitlines())}
-# The columns of the paper's table, with the fields of VaswaniConfig. As in the paper, a cell is empty if its value is
-# that of base.
+# The columns of the paper's table, with the fields of VaswaniConfig. As in the paper, a cell is empty if its value
+# equals the value of base.
 SIZES = {
     "N": "encoder_layers",
     "d_model": "d_model",
@@ -227,18 +227,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{', '.join(sorted({row.signature for row in rows}))}. Number of rows by precision: {precisions}\n"
     )
     if len(seeds) < 2:
-        print("No row is compared with base: that needs two seeds, to show the effect of chance. Train base_seed1 too.")
+        print("No row is compared with base: two seeds of base must show the effect of chance. Train base_seed1 too.")
         return 0
     base = summarise_base(seeds)
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row not in seeds]))
     print(
         f"\nBase was trained with {len(seeds)} seeds. Their mean PPL is {base.perplexity:.2f}, their mean BLEU "
         f"{base.bleu:.2f}. Between the seeds, PPL differs by up to {base.ppl_spread:.1f} % of the mean, and BLEU by up "
-        f"to {base.bleu_spread:.2f} points. Here, a row has moved if it differs from the mean by more than that. In "
-        f"the paper, a row has moved if it differs from base by more than the rounding (0.01 and 0.1). A row agrees if "
-        f"it moved the same way here and in the paper, or in neither. If it moved in the paper only, it is too close "
-        f"to tell. With three seeds, chance alone makes one row in four seem to move. Each row of the paper is one "
-        f"training."
+        f"to {base.bleu_spread:.2f} points. Here, a row has moved if it differs from the mean by more than the seeds "
+        f"differ. In the paper, a row has moved if it differs from base by more than the rounding (0.01 and 0.1). A "
+        f"row agrees if it moved the same way here and in the paper, or if it moved in neither. If it moved in the "
+        f"paper only, it is too close to tell. If it moved here only, or the other way, it does not agree. With three "
+        f"seeds, chance alone makes one row in four seem to move. Each row of the paper is one training."
     )
     return 0
 

@@ -35,7 +35,7 @@ def sentences(count, seed):
 
 @pytest.fixture(scope="module")
 def trained_folder(tmp_path_factory):
-    """Return a folder with text, prepared data and a run. The model of the run writes sentences backwards."""
+    """Return a folder with text, prepared data and a run. The model of the run reverses the words of a sentence."""
     folder = tmp_path_factory.mktemp("trained_folder")
     RECIPES["reverse"] = replace(
         TINY,
@@ -209,6 +209,7 @@ def test_an_input_file_is_never_overwritten(tmp_path, monkeypatch, error_of, com
     message = "is an input of this command and would be replaced: name another output."
     assert message in error_of(f"{command} --model no/such/model")
     assert (tmp_path / "read").read_text() == "a dog\n"
+    # A device may be both input and output.
     assert message not in error_of("translate --input /dev/null --output /dev/null --model no/such/model")
 
 
@@ -216,7 +217,9 @@ def test_an_input_file_is_never_overwritten(tmp_path, monkeypatch, error_of, com
     ("redirection", "status"),
     [("<&-", 1), (">&-", 1), ("2>&-", 0), ("2>/dev/full", 0)],
 )
-def test_closed_input_or_output_is_an_error_but_closed_stderr_is_not(build_translator, tmp_path, redirection, status):
+def test_closed_input_or_output_is_an_error_but_closed_or_full_stderr_is_not(
+    build_translator, tmp_path, redirection, status
+):
     # The run has no final model, so a message on standard error says that the checkpoint is used.
     checkpoint = tmp_path / "checkpoints/step-00000001"
     build_translator(["a dog runs"] * 3, folder=checkpoint)

@@ -55,7 +55,7 @@ def test_training_gives_a_gradient_to_every_adapter(build_base):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_an_adapted_model_translates_like_the_merged_one(build_base, num_beams):
+def test_an_adapted_model_translates_like_the_merged_model(build_base, num_beams):
     adapted = adapt(build_base())
     options = {"num_beams": num_beams, "max_new_tokens": 12}
     translated = adapted.generate(input_ids=SOURCE, **options)
@@ -68,7 +68,7 @@ def test_an_adapted_model_translates_like_the_merged_one(build_base, num_beams):
 
 def test_an_adapter_is_saved_without_its_model(build_base, tmp_path):
     adapted = adapt(build_base())
-    # The search copies the matrices with the adapter merged in. These copies must not be saved.
+    # Nothing that a search keeps in the model may be saved with the adapter.
     adapted.generate(input_ids=SOURCE, max_new_tokens=3)
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
@@ -80,7 +80,7 @@ def test_an_adapter_is_saved_without_its_model(build_base, tmp_path):
         find_model(tmp_path)
 
 
-def test_an_adapter_of_the_embeddings_is_multiplied_by_the_factor_of_the_embeddings(build_base):
+def test_an_adapter_of_the_embeddings_is_multiplied_by_sqrt_d_model_like_the_embeddings(build_base):
     adapted = adapt(build_base(tie_word_embeddings=False), targets=["embed_tokens"])
     before = score(adapted).logits
     assert (score(build_base(tie_word_embeddings=False)).logits - before).abs().max() > 0.1

@@ -27,6 +27,7 @@ def treebank(tmp_path):
     return path
 
 
+# Without copy_words, the placeholder XX stands for each word of a tree.
 @pytest.fixture(params=[False, True], ids=["XX", "words"])
 def tokenizer(request, treebank):
     return learn_vocabulary(read_pairs(treebank, copy_words=request.param), vocab_size=310)

@@ -58,4 +58,4 @@ def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, op
         for number, (words, score) in alone.items():
             assert together[number][0] == words
             assert together[number][1] == (None if score is None else pytest.approx(score, abs=1e-4))
-    assert evictions
+    assert evictions  # Otherwise no sentence left a batch before the others, and that case was not tested.

@@ -1,4 +1,7 @@
-"""An engine computes what `forward` computes, with the weights that the model had when the engine was built."""
+"""An engine is a copy of a model for faster searches.
+
+An engine computes what `forward` computes, with the weights that the model had when the engine was built.
+"""
 
 import copy
 import pickle
@@ -50,7 +53,7 @@ CONFIGS = {
 # were almost equal. If an engine confused rows or words, the logits would differ by more than the tolerance.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCES)
-# Only `forward` returns hidden states, so with these options no engine decodes.
+# Only `forward` returns hidden states, so with these options `generate` decodes by `forward`, without an engine.
 RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}
 
 
@@ -66,9 +69,10 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: str) -> Non
 
 @torch.no_grad()
 def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_steps=6, leaving_at=3) -> None:
-    """Fail unless `engine` gives the logits of the model's `forward` in `dtype` in each step of a search.
+    """Fail unless `engine` agrees with the model in `dtype`: in the encoder's output, and in the logits of each step.
 
-    Between steps, beams change places at random. After step `leaving_at`, the middle sentence leaves the batch.
+    The logits of the model come from its `forward`. Between steps, beams change places at random. After step
+    `leaving_at`, the middle sentence leaves the batch.
     """
     torch.manual_seed(0)
     model = copy.deepcopy(model).to(getattr(torch, dtype))
@@ -127,7 +131,7 @@ def test_a_search_finds_the_same_translations_with_an_engine_as_with_forward(bui
 # Keys that an engine appends or evicts
 
 
-# On a CPU at most 8 idle keys are appended.
+# An idle key is hidden by the mask. On a CPU keys are appended only if at most 8 are missing to a multiple of 16.
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
 @pytest.mark.parametrize("num_padded", [0, 4])
 def test_idle_keys_that_round_the_source_up_to_a_multiple_of_16_change_nothing(model, length, count, num_padded):
@@ -160,7 +164,7 @@ def test_keys_that_no_beam_continues_are_evicted(model, monkeypatch):
 
 
 def write_data(model, new):
-    """Copy the weights of `new` into `model` through `.data`. Such writes do not raise PyTorch's version counters."""
+    """Copy the weights of `new` into `model` through `.data`. Such writes do not change PyTorch's version counters."""
     for parameter, other in zip(model.parameters(), new.parameters(), strict=True):
         parameter.data.copy_(other)
 
@@ -221,7 +225,7 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(model):
 
 
 def test_generate_reads_the_embeddings_in_place_and_build_engine_copies_them(model, monkeypatch):
-    monkeypatch.setattr(ForwardSteps, "__init__", None)
+    monkeypatch.setattr(ForwardSteps, "__init__", None)  # Decoding by `forward` would raise an error.
     keep = Products.keep
     kept = []
 
@@ -247,7 +251,7 @@ def test_autocast_does_not_change_the_results_of_an_engine(model, dtype):
         assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6), expected)
 
 
-def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_translator):
+def test_a_translator_keeps_its_weights_and_a_pipeline_uses_the_current_state_of_its_model(build_translator):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
     translator = Translator(model, tokenizer)
     pipe = pipeline("translation", model, tokenizer)
@@ -323,7 +327,7 @@ def test_a_model_without_an_engine_decodes_by_its_forward(build_tiny_model, chan
     assert_close(found.sequences_scores, expected.sequences_scores, tolerance=1e-5)
 
 
-def test_global_hooks_autocast_and_other_kernels_prevent_an_engine(model):
+def test_global_hooks_autocast_foreign_classes_and_undeclared_kernels_prevent_an_engine(model):
     with torch.autocast("cpu", torch.bfloat16):
         assert find_obstacle(model) == "autocast is enabled"
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
@@ -383,7 +387,7 @@ class CappedLogits(VaswaniForConditionalGeneration):
 
 class BiasedAttention(MultiHeadAttention):
     def _find_kernel(self, **kwargs):
-        # Larger queries change the attention weights but not their sum, as a bias on the scores would.
+        # Larger queries change the attention weights but not their sum. A bias on the scores would do the same.
         return lambda module, q, k, v, mask, **options: eager_attention(module, q * 3, k, v, mask, **options)
 
 
@@ -400,11 +404,11 @@ class GatedResidual(Residual):
 
 
 CHANGES = {
-    "another place of the norm": (Residual, LaterNorm),
-    "another embedding": (TokenEmbedding, ScaledEmbedding),
+    "norm before the residual is added": (Residual, LaterNorm),
+    "a constant added to the embedding": (TokenEmbedding, ScaledEmbedding),
     "capped logits": (VaswaniForConditionalGeneration, CappedLogits),
-    "other weights of attention": (MultiHeadAttention, BiasedAttention),
-    "attention to 100 keys": (MultiHeadAttention, LocalAttention),
+    "queries multiplied by 3": (MultiHeadAttention, BiasedAttention),
+    "attention to the last 100 keys only": (MultiHeadAttention, LocalAttention),
 }
 
 
@@ -423,7 +427,7 @@ def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(mode
         model.build_engine(dtype="bfloat16")
 
 
-def test_an_engine_of_another_dtype_is_refused_if_only_the_encoder_has_changed(model):
+def test_a_bfloat16_engine_is_refused_even_if_only_the_encoder_has_changed(model):
     model.get_encoder().layers[0].self_attention.__class__ = BiasedAttention
     with pytest.raises(ValueError, match="its forward computes other logits than an engine"):
         model.build_engine(dtype="bfloat16")

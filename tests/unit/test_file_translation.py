@@ -1,4 +1,4 @@
-"""Translating streams, and files in windows. Finished windows survive the death of the process."""
+"""Translating streams, and files in windows of lines. Finished windows survive the death of the process."""
 
 import contextlib
 import gzip
@@ -85,7 +85,7 @@ def translate(translator, paths, *, index=0, barrier=None):
 
 
 def translate_together(translators, paths):
-    """Let each translator translate in a thread. Raise the first error of a thread, if there is one."""
+    """Let each translator translate in its own thread. Raise the first error of a thread, if there is one."""
     barrier = threading.Barrier(len(translators))
 
     def work(index, translator):
@@ -121,10 +121,10 @@ def test_an_empty_file_gives_an_empty_file(paths):
 
 
 def run_and_die(paths, line_number):
-    """Translate in a child process that dies, without any clean-up, before it executes line number `line_number`.
+    """Translate in a child process that dies, without any clean-up, before its `line_number`-th executed line of code.
 
-    Only executed lines of `translation.files` are counted. Return True if the process died, and False if the
-    translation ended before.
+    Only lines of `translation.files` are counted, and each of them as often as it is executed. Return True if the
+    process died, and False if the translation ended before.
     """
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -145,8 +145,8 @@ def run_and_die(paths, line_number):
 
 
 def test_a_process_that_dies_at_any_line_of_code_loses_only_its_present_window(paths, tmp_path):
-    # Each run dies at a line of code that is executed five lines later than in the run before. So all stages are
-    # covered, down to the removal of the folder.
+    # Each run dies five executed lines later than the run before, until a run ends without dying. So all stages are
+    # covered, down to the removal of the folder out.partial.
     line_number, dies = 0, True
     while dies:
         line_number += 5
@@ -179,7 +179,7 @@ def test_a_damaged_window_is_translated_again(paths, damage):
     assert_done(paths[1])
 
 
-def test_damage_after_the_check_is_reported_and_not_written_to_the_output(paths, monkeypatch):
+def test_a_window_that_is_damaged_during_the_translation_is_reported_and_not_written_to_the_output(paths, monkeypatch):
     class Damager(Reverser):
         def __call__(self, sentences, **options):
             for path in paths[1].with_name("out.partial").glob("lines-*1"):
@@ -191,7 +191,7 @@ def test_damage_after_the_check_is_reported_and_not_written_to_the_output(paths,
     assert not paths[1].exists()
 
 
-def test_files_of_the_user_in_the_folder_are_kept(paths):
+def test_files_of_the_user_in_the_folder_of_windows_are_kept(paths):
     folder = paths[1].with_name("out.partial")
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")

@@ -1,4 +1,4 @@
-"""The label-smoothed loss, computed slice by slice, and its gradients."""
+"""The label-smoothed loss and its gradients, computed for a slice of the tokens at a time."""
 
 from functools import partial
 

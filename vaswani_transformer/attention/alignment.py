@@ -3,15 +3,16 @@
     for links in align(model, tokenizer, [("Good morning, Tom.", "Guten Morgen, Tom.")]):
         print(format_links(links))  # 0-0 1-1 2-2
 
-Words are separated by ASCII spaces and tabs, as in fast_align and Moses. Other spaces are parts of words. The attention
-of a target word is taken from the step in which the decoder reads the word as its input, one step after it has written
-the word (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
-Let A (target words, source words) be the weights, summed over sub-words. Then
+Words are separated by ASCII spaces and tabs, as in fast_align and Moses. A no-break space, for example, is a part of a
+word. The attention of a target word is taken from the step in which the decoder reads the word as its input, one step
+after the decoder has written the word (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
+Translation"). Let A (target words, source words) be the attention weights, summed over sub-words. Then
 
     share[t, s] = A[t, s] / sum of A[:, s]
 
 and a link joins t and s if share[t, s] is the greatest share in row t and also in column s. Some source words, such as
-punctuation, get attention from many target words. Without the division, they would win the links of other source words.
+punctuation, get attention from many target words. Without the division, these source words would win links that should
+join other source words.
 """
 
 import re
@@ -42,9 +43,10 @@ PAIRS_TO_FIND_HEADS = 300
 def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pairs) -> Iterator[Links]:
     """Yield the links between the words of each pair.
 
-    The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. If the
-    field is missing, a warning says so, and the head with the most links in the first `PAIRS_TO_FIND_HEADS` pairs is
-    used, by the rule at the top of this file. To find the head, no alignments made by hand are needed.
+    The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. Of
+    several heads, the mean attention is used. If the field is missing, one head is used: the head that gives the most
+    links in the first `PAIRS_TO_FIND_HEADS` pairs. A warning names this head. To find it, no alignments made by hand
+    are needed. Links are defined at the top of this file.
     """
     heads = getattr(model.generation_config, "alignment_heads", None)
     if heads is None:
@@ -63,7 +65,7 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 
 
 def find_alignment_head(model: PreTrainedModel, maps: AttentionMaps) -> tuple[int, int]:
-    """Return a layer and a head: the first of the model's `alignment_heads`, or else the head with the most links."""
+    """Return (layer, head): the first of the model's `alignment_heads`, or else the head with most links in `maps`."""
     heads = getattr(model.generation_config, "alignment_heads", None)
     return tuple(heads[0] if heads else _find_greatest(link_words(maps.by_words().alignment).sum(axis=(-2, -1))))
 
@@ -155,7 +157,10 @@ def parse_links(line: str) -> Links:
 
 
 def score_links(found: Sequence[Links], gold: Sequence[Links]) -> tuple[float, float, float]:
-    """Return alignment error rate, precision and recall over all sentences. All links of `gold` count as sure."""
+    """Return alignment error rate, precision and recall over all sentences.
+
+    All links of `gold` count as sure links, none as possible links.
+    """
     num_found, num_gold = (sum(map(len, links)) for links in (found, gold))
     num_right = sum(len(links & expected) for links, expected in zip(found, gold, strict=True))
     error_rate = 1 - 2 * num_right / max(1, num_found + num_gold)

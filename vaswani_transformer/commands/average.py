@@ -15,7 +15,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     averaged = command.add_mutually_exclusive_group(required=True)
     averaged.add_argument("--run", type=Path, dest="run_folder", help="run folder whose last checkpoints are averaged")
     averaged.add_argument(
-        "--checkpoints", type=Path, nargs="+", help="or folders to average: checkpoints, models, runs"
+        "--checkpoints", type=Path, nargs="+", help="folders to average, instead of --run: checkpoints, models, runs"
     )
     command.add_argument(
         "--last", type=Number(1, 1_000), help="with --run: number of checkpoints; default: as in the recipe"

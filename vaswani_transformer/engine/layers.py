@@ -1,6 +1,6 @@
 """The layers of encoder and decoder in an engine. They compute what `layers_vaswani` computes (section 3 of the paper).
 
-Their matrices have the dtype of the engine, and on a CPU they may be packed.
+Their matrices have the dtype of the engine. On a CPU the matrices may be packed, see `PackedProducts`.
 
 Shapes: B batch, S source tokens, D d_model, H heads.
 """
@@ -72,7 +72,7 @@ class EncoderProducts:
 
 
 class DecoderProducts:
-    """The matrices of a `DecoderLayer` in an engine. `LayerSteps` computes with them."""
+    """The matrices of a `DecoderLayer` in an engine. `LayerSteps` (in steps.py) computes with them."""
 
     def __init__(self, layer: DecoderLayer, products: Products):
         self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)

@@ -30,7 +30,7 @@ class Score(NamedTuple):
 
 
 def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: str = "de") -> dict[str, Metric]:
-    """Return the metrics by their names, sacreBLEU first.
+    """Return a dictionary from name to metric. The first is BLEU as sacreBLEU counts it.
 
     Args:
         tokenize: the tokenizer of sacreBLEU: "13a" for plain text, or "none" if translations and references are
@@ -56,7 +56,7 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
         "chrF2": sacrebleu.CHRF(lowercase=lowercase),
     }
     if lowercase:
-        del metrics["BLEU, lower-cased"]  # It would repeat the first.
+        del metrics["BLEU, lower-cased"]  # It would repeat "BLEU".
     return metrics
 
 

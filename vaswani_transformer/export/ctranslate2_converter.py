@@ -40,9 +40,9 @@ ACTIVATIONS = {
 HOW_TO_USE = """\
 The CTranslate2 model is in {folder}. In float32, its greedy search gives the translations of `vaswani translate
 --num_beams 1`; int8 changes some of them. Its beam search differs from the paper's in the length penalty and in when it
-ends. vaswani_transformer/export/README.md has a short program that chooses from its n-best list by the paper's penalty
-(section 6.1). CTranslate2 does not read the search options of this model ({search}): pass beam_size, length_penalty and
-max_decoding_length to translate_batch."""
+ends. vaswani_transformer/export/README.md has a short program that chooses from CTranslate2's n-best list by the
+paper's penalty (section 6.1). CTranslate2 does not read the search options of this model ({search}): pass beam_size,
+length_penalty and max_decoding_length to translate_batch."""
 
 
 def export_model(
@@ -129,7 +129,7 @@ class VaswaniLoader(BartLoader):
     def set_stack(self, spec, embeddings_spec, stack: VaswaniEncoder | VaswaniDecoder) -> None:
         """Fill in the specification of an encoder or a decoder.
 
-        The embeddings are copied without the factor sqrt(d_model), because CTranslate2 multiplies by it.
+        The embeddings are copied without the factor sqrt(d_model), because CTranslate2 itself multiplies by it.
         """
         self.set_embeddings(embeddings_spec, stack.embed_tokens)
         positions = stack.positions(self._count_positions(stack.config), mask=None, device=stack.device)

@@ -20,7 +20,8 @@ from ..runs import CARD_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER, RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
-# Known fields of a model's JSON files. The objects that are read from these files have no attributes of these names.
+# Known fields of a model's JSON files. They are listed, because the objects that transformers reads from these files
+# have no attributes with these names.
 FIELDS = {
     "auto_map",  # in config.json
     "custom_pipelines",
@@ -48,7 +49,8 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
 
     Raises:
         ValueError: if there is no login, if a model outside a run has no card, if `private` is given and the repository
-            is public, or if the Hub refuses the metadata of the card. In all these cases nothing is uploaded.
+            is public, if the Hub refuses the metadata of the card, and in the cases of `write_upload`. In all these
+            cases no file is uploaded.
         OSError: if the Hub refuses the upload.
     """
     if get_token() is None:

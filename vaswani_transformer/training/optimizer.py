@@ -36,8 +36,8 @@ def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> flo
 def inverse_sqrt_schedule(optimizer: Optimizer, *, d_model: int, warmup_steps: int = 4000) -> LambdaLR:
     """Return a schedule that multiplies the lr of `optimizer` (1.0 in the paper) by `inverse_sqrt_lr` at each update.
 
-    Do not pass the schedule to `Accelerator.prepare`, which would let it step once per process. On 8 GPUs the warm-up
-    would then last 500 updates instead of 4000.
+    Do not pass the schedule to `Accelerator.prepare`, which would let it step once per process at each update. On 8
+    GPUs the warm-up would then last 500 updates instead of 4000.
     """
     # LambdaLR counts from 0, the paper from 1.
     return LambdaLR(optimizer, lambda i: inverse_sqrt_lr(i + 1, d_model=d_model, warmup_steps=warmup_steps))
