@@ -1,12 +1,12 @@
-"""Compare the time of a whole command, from text file to text file, with that of CTranslate2 and MarianMTModel.
+"""Compare the time of `vaswani translate`, from text file to text file, with the time of CTranslate2 and MarianMTModel.
 
     python scripts/benchmark_files.py --model model_cards/everyday_en_de --source test.en --target test.de
 
-Each system runs in fresh processes, as users start it, and uses two cores: with two threads, or with two workers of one
-thread. CTranslate2 reads what `vaswani export` writes, and MarianMTModel reads what `vaswani convert --to marian`
-writes. All systems search with beam 4. The systems take turns. In each turn, a system translates the file, and also a
-file with the first line alone. The time for the first line counts as the start. The rest of the time for the file
-counts as translation.
+Each system runs in fresh processes, as users start it, and uses two cores: with two threads, or with two processes or
+workers of one thread each. CTranslate2 reads what `vaswani export` writes, and MarianMTModel reads what
+`vaswani convert --to marian` writes. All systems search with beam 4. The systems take turns. In each turn, a system
+translates the file, and also a file with the first line alone. The time for the first line counts as the start. The
+rest of the time for the file counts as translation.
 """
 
 import argparse
@@ -48,7 +48,7 @@ COLUMNS = {
     f"speed without the start / speed of '{REFERENCE}'": "{ratio}",
     "BLEU": "{bleu:.2f}",
 }
-# The programs of the peers, as their users write them.
+# Programs that translate a file with CTranslate2 or MarianMTModel, as users write such programs.
 WITH_CTRANSLATE2 = """
 import os, sys
 import ctranslate2
@@ -86,7 +86,7 @@ with open(output, "w", encoding="utf-8") as file:
 
 
 def measure(name: str, places: dict[str, Path]) -> float:
-    """Return the seconds that one command takes."""
+    """Return the seconds that the command of the system `name` takes; `places` are the files and folders in it."""
     arguments, threads = SYSTEMS[name]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "ACCELERATE_USE_CPU": "true"}
     words = [word.format(**places) for word in arguments.split()]

@@ -31,9 +31,10 @@ if sys.platform == "linux":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 # ATEN_CPU_CAPABILITY may choose another instruction set. Kernels that torch.compile has cached for one instruction set
-# fail under another, so each instruction set has its own cache.
+# fail under another, so each instruction set has its own cache. An older value is replaced, because importing torch may
+# have set one.
 KERNELS = f"torchinductor_{os.getuid()}_{torch.backends.cpu.get_cpu_capability()}"
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)  # importing torch may have set it
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)
 
 # Hypothesis's examples have no deadline, because their time says more about the machine than about the code. Each run
 # has the same examples, so that no test fails by chance.
@@ -236,7 +237,9 @@ def build_translator():
         sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
         model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes | changes)).eval()
         broken = [token for token in range(len(tokenizer)) if "\ufffd" in tokenizer.decode(token)]
-        with torch.no_grad():  # the model should write whole characters only
+        # The model should write whole characters only. With zero weights, the logit of a broken token is 0, which is
+        # hardly ever the largest.
+        with torch.no_grad():
             model.get_input_embeddings().weight[broken] = 0
         if folder is not None:
             model.save_pretrained(folder)
@@ -248,7 +251,10 @@ def build_translator():
 
 @pytest.fixture(scope="session")
 def data_folder():
-    """Return the folder of real data, $VASWANI_DATA or by default shared/data. Skip the test if it is absent."""
+    """Return the folder of real data: $VASWANI_DATA, or else shared/data beside the repository.
+
+    Skip the test if this folder is absent.
+    """
     default = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("VASWANI_DATA", default))
     if not folder.is_dir():

@@ -35,7 +35,9 @@ STUBS = {
         ("USR1", 1, ["scancel --signal=TERM 17", "scontrol requeue 17"]),
     ],
 )
-def test_the_slurm_job_starts_training_and_is_queued_again_if_time_runs_out(tmp_path, signal, status, calls):
+def test_the_slurm_job_starts_training_and_is_queued_again_only_if_time_runs_out_before_training_ends(
+    tmp_path, signal, status, calls
+):
     for name, body in STUBS.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tmp_path / name).chmod(0o755)

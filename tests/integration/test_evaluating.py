@@ -58,7 +58,7 @@ def test_scores_of_a_model_are_printed_and_saved_with_its_search_and_fingerprint
     assert read_json(file)["models"] == [str(model)]
 
 
-def test_the_printed_fingerprint_is_that_of_the_scored_model_even_if_training_ends_meanwhile(
+def test_the_printed_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanwhile(
     build_translator, model, files, tmp_path, capsys, monkeypatch
 ):
     checkpoint, newer = [tmp_path / "run/checkpoints" / f"step-0000000{number}" for number in (1, 2)]

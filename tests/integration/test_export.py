@@ -100,14 +100,14 @@ def test_the_greedy_search_of_ctranslate2_finds_our_translations(build_model, to
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_the_beam_search_of_ctranslate2_finds_our_translations_with_its_length_penalty(
+def test_the_beam_search_of_ctranslate2_finds_our_translations_if_both_use_its_length_penalty(
     half_trained_model, tokenizer, tmp_path, alpha
 ):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     options = {"beam_size": 4, "length_penalty": alpha, "max_decoding_length": 60}
     theirs = translate_ids(translator, tokenizer, SENTENCES, **options)
-    # CTranslate2's search ends when num_beams hypotheses are finished. With alpha 0, it ends when no unfinished
-    # hypothesis can win.
+    # With a length penalty, CTranslate2's search ends when num_beams hypotheses are finished. With alpha 0, the search
+    # ends when no unfinished hypothesis can win.
     options = {"length_penalty": alpha, "length_penalty_type": "power", "early_stopping": True if alpha else "never"}
     ours = generate_ids(half_trained_model, tokenizer, SENTENCES, num_beams=4, max_new_tokens=60, **options)
     assert [hypotheses[0] for hypotheses in theirs] == ours
@@ -115,7 +115,7 @@ def test_the_beam_search_of_ctranslate2_finds_our_translations_with_its_length_p
 
 
 def run_readme(name: str, export: Path, folder: Path) -> dict:
-    """Run the Python block of the README that loads exports/`name`, and return the variables that the block sets.
+    """Run the Python block that loads exports/`name` in the README of exports. Return the variables that it sets.
 
     Args:
         name: the name that the README gives the exported model.
@@ -160,7 +160,7 @@ def test_quantised_weights_make_a_smaller_file_and_give_similar_log_probabilitie
 
 @pytest.fixture
 def saved_model(half_trained_model, tokenizer, tmp_path):
-    """Return the folder of a model."""
+    """Return a folder with the half-trained model and its tokenizer."""
     for part in (half_trained_model, tokenizer):
         part.save_pretrained(tmp_path / "model")
     return tmp_path / "model"

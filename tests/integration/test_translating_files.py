@@ -60,7 +60,7 @@ def test_a_translation_does_not_continue_with_other_options_or_another_model(
 ):
     files = f"--input {text} --output {tmp_path}/out {SMALL}"
     command = f"translate --model {model_folder} --ensemble {model_folder} {files}"
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # The command fails, and leaves an unfinished translation behind.
         patch.setattr(Translator, "translate", None)
         vaswani(command, status=1)
     other = shutil.copytree(model_folder, tmp_path / "other")

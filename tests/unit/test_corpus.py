@@ -242,10 +242,10 @@ def test_the_error_about_wrong_parquet_names_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "advice"),
     [
-        ("Über".encode("utf-16"), "It is UTF-16: `iconv -f UTF-16"),
-        (bz2.compress(b"a"), "It is compressed, and only .gz files"),
-        (lzma.compress(b"a"), "It is compressed, and only .gz files"),
-        (gzip.compress(b"a", mtime=0), "It is compressed, and only .gz files"),
+        ("Über".encode("utf-16"), "The text is UTF-16, so re-encode it: `iconv -f UTF-16"),
+        (bz2.compress(b"a"), "The text is compressed, and only files named"),
+        (lzma.compress(b"a"), "The text is compressed, and only files named"),
+        (gzip.compress(b"a", mtime=0), "The text is compressed, and only files named"),
         ("Über".encode("latin-1"), "iconv -f CP1252"),
     ],
 )

@@ -61,7 +61,7 @@ def test_attention_in_blocks_gives_the_logits_of_attention_with_a_mask(build_tin
     batch = random_batch(on_the_left=on_the_left)
     options = {"noise": 0.3, "dtype": torch.float64, "attention_window": r}
     masked, in_blocks = (build_tiny_model(attention=kernel, **options)(**batch).logits for kernel in ("eager", WINDOW))
-    assert len(block_counts) == 2 + 4
+    assert len(block_counts) == 2 + 4  # layers of the encoder, layers of the decoder
     assert min(block_counts) > 4
     real = batch["attention_mask"].bool()
     assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
@@ -74,7 +74,7 @@ def test_dropout_drops_some_weights_and_scales_the_others():
     value = torch.ones(1, 2, 400, 4)
     context, _ = window_attention(module, q, k, value, None, 0.5, dropout=0.4)
     assert context.mean() == pytest.approx(1, abs=0.1)
-    # The three keys of a query are dropped together with a probability of 0.4^3 = 0.064.
+    # The probability that all three keys of a query are dropped is 0.4^3 = 0.064.
     assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1
 
 
@@ -97,7 +97,7 @@ def test_attention_in_blocks_compiles_without_graph_breaks(build_tiny_model, blo
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
     ids = random_batch()["input_ids"]
     expected, actual = (stack(ids).last_hidden_state for stack in (encoder, compiled))
-    assert len(block_counts) == 2
+    assert len(block_counts) == 2  # one layer, run once without and once with torch.compile
     assert min(block_counts) > 4
     assert_close(actual, expected)
 

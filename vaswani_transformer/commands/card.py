@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         if model != args.run_folder / MODEL_FOLDER:
             raise ValueError(
                 f"the newest model of {args.run_folder} is a checkpoint, not the final model. To write the card of "
-                f"this checkpoint, give --output {output}, where `vaswani push` finds it."
+                f"this checkpoint, give --output {output}, where `vaswani push` finds the card."
             )
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: to replace it, name it by --output.")

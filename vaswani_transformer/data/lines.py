@@ -60,12 +60,13 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
         try:
             line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)
         except UnicodeDecodeError as error:
-            advice = f"Re-encode it, for example with `iconv -f CP1252 -t UTF-8 {name} > new`"
+            advice = f"Re-encode the text, for example with `iconv -f CP1252 -t UTF-8 {name} > new`"
             if raw_line.startswith(UTF_16):
-                advice = f"It is UTF-16: `iconv -f UTF-16 -t UTF-8 {name} > new`"
+                advice = f"The text is UTF-16, so re-encode it: `iconv -f UTF-16 -t UTF-8 {name} > new`"
             elif raw_line.startswith(COMPRESSED):
                 advice = (
-                    "It is compressed, and only .gz files are decompressed: decompress it, or save it as plain text"
+                    "The text is compressed, and only files named *.gz are decompressed: decompress it, or save it as "
+                    "plain text"
                 )
             raise ValueError(
                 f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0. {advice}."

@@ -36,6 +36,8 @@ def build_normalizer() -> normalizers.Normalizer:
             # first word by its offset of 0 in the original text.
             normalizers.Replace(Regex(rf"\A[\s\p{{Cc}}{JOINERS}{INVISIBLE}]+"), " "),
             normalizers.Precompiled(_compile(_list_rules())),
+            # A joiner stays only after a character of `JOINING`. U+0000 is removed here, because no key of `_compile`
+            # can hold a byte 0.
             normalizers.Replace(Regex(rf"[\x00{JOINERS}](?<![{JOINING}][{JOINERS}])"), ""),
             normalizers.NFC(),
             normalizers.Replace(Regex(" {2,}"), " "),

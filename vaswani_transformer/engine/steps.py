@@ -1,7 +1,8 @@
-"""The steps of one search through an engine. They hold the keys and values of that search.
+"""The steps of one search by an engine (a copy of a model's weights). They hold the keys and values of that search.
 
 Shapes: L sentences still in the search, b beams, S source tokens, T tokens so far, V vocab_size, D d_model, H heads,
-K d_k or d_v, N slots for keys: first the slots of the prompt, then b slots for each step, then free slots.
+K d_k or d_v, N slots for keys: first the slots of the prompt, then b slots for each step (without those that were
+evicted), then free slots.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class LayerSteps:
     Args:
         attend: equation 1, as PyTorch's `scaled_dot_product_attention` computes it.
         encoding: (L, S, D), the output of the encoder.
-        num_idle: how many hidden keys to append to the source.
+        num_idle: how many hidden keys to append to the source, see `_count_idle_keys`.
     """
 
     def __init__(self, layer: DecoderProducts, attend: Callable, encoding: Tensor, *, num_idle: int):
@@ -80,7 +81,7 @@ class LayerSteps:
         self.memory[:, :, : rows.shape[2]] = kept
 
     def leave(self, staying: LongTensor, moved: LongTensor) -> None:
-        """Keep only the sentences `staying`; the rows `moved` get another sentence, see `_keep`."""
+        """Keep only the sentences at the indices `staying`. The rows `moved` get another sentence, see `_keep`."""
         self.memory = _keep(self.memory, staying, moved)
         self._set_source(_keep(self.source, staying, moved))
 
@@ -220,7 +221,7 @@ def _join_heads(context: Tensor) -> Tensor:
 
 
 def _count_idle_keys(encoding: Tensor) -> int:
-    """Return how many hidden keys to append to a source (L, S, D): attention is faster at multiples of 16.
+    """Return how many hidden keys to append to a source (L, S, D): attention to a multiple of 16 keys is faster.
 
     On a CPU fused and unfused attention took 1.2 to 2.4 times as long with 12 to 15 keys as with 16, and 1.1 to 1.3
     times as long with 28 to 31 keys as with 32. With 17 to 20 keys they took less time than with 32. So on a CPU keys

@@ -54,8 +54,8 @@ def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader
     """Return a DataLoader with batches as in `vaswani train`.
 
     To use it, set `trainer.get_train_dataloader = partial(load_token_batches, trainer, tokens_per_batch=...)`. Then the
-    Trainer's `per_device_train_batch_size` has no effect. `gradient_accumulation_steps` only sets into how many
-    micro-batches an update is cut.
+    Trainer's `per_device_train_batch_size` has no effect. `gradient_accumulation_steps` only sets how many
+    micro-batches of an update each process computes.
 
     Args:
         trainer: a Trainer whose training set is a `datasets.Dataset`.
