@@ -100,12 +100,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="model folder")
     parser.add_argument("--source", type=Path, required=True, help="text to translate, one sentence per line")
     parser.add_argument("--target", type=Path, required=True, help="translations of --source, for BLEU")
-    parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(SYSTEMS), help="default: all")
+    parser.add_argument(
+        "--systems",
+        nargs="+",
+        choices=tuple(SYSTEMS),
+        default=list(SYSTEMS),
+        help=f"default: all; {REFERENCE} is always measured",
+    )
     parser.add_argument("--repeats", type=int, default=3, help="how often to measure; default: %(default)s")
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     args = parser.parse_args(argv)
     references = args.target.read_text(encoding="utf-8").splitlines()
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in args.systems}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in (*args.systems, REFERENCE)}
     bleu = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -127,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for system, seconds in times.items():
         starts, wholes = map(statistics.median, zip(*seconds, strict=True))
-        ratio = Ratio.of(translation[system], translation.get(REFERENCE, translation[system]))
+        ratio = Ratio.of(translation[system], translation[REFERENCE])
         medians = {"start": starts, "whole": wholes, "translation": statistics.median(translation[system])}
         rows.append({"name": system, "ratio": ratio, "bleu": bleu[system], **medians})
     description = describe_machine() | {"text": f"{args.source.name}, {len(references):,} lines"}

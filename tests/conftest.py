@@ -173,9 +173,11 @@ def another_process_in():
         holder = multiprocessing.get_context("fork").Process(target=hold, args=(folder, theirs))
         holder.start()
         ours.recv()
-        yield holder
-        holder.kill()
-        holder.join()
+        try:
+            yield holder
+        finally:
+            holder.kill()
+            holder.join()
 
     return start
 

@@ -104,8 +104,23 @@ def test_a_cache_that_changes_the_logits_is_detected_and_not_used(build_tiny_mod
     monkeypatch.setattr("vaswani_transformer.model.search_vaswani.logger.warning", warnings.append)
     for _ in range(2):
         assert torch.equal(model.generate(SOURCE, **options), expected)
-    assert len(warnings) == 1
+    assert len(warnings) == 1  # The second call knows the result of the first comparison.
     assert f"in transformers {transformers.__version__} and torch {torch.__version__}" in warnings[0]
+
+
+def test_the_steps_with_a_cache_are_compared_with_steps_without_one_only_in_the_first_search(
+    build_tiny_model, monkeypatch
+):
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
+    model = build_tiny_model(**SMALL)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(None))
+    counts = []
+    for _ in range(3):
+        calls.clear()
+        model.generate(SOURCE)
+        counts.append(len(calls))
+    assert counts[0] > counts[1] == counts[2]
 
 
 def test_a_cache_may_be_passed_as_past_key_values_or_cache_and_unknown_arguments_are_refused(build_tiny_model):
@@ -401,6 +416,9 @@ def test_no_sentence_outgrows_the_table_of_learned_positions(build_ending_model,
     tokens = model.generate(SOURCE, num_beams=num_beams)
     assert tokens.shape[1] == 1 + 8
     assert (tokens[:, -1] == END).all()
+    tokens = model.generate(SOURCE, num_beams=num_beams, max_length_offset=None, max_new_tokens=30)
+    assert tokens.shape[1] == 1 + 8
+    assert (tokens[:, -1] != END).all()  # cut, as by max_new_tokens
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

@@ -55,6 +55,8 @@ def test_unequal_numbers_of_sentences_and_empty_references_are_refused():
         compute_scores(["a"], [["a", "b"]], build_metrics())
     with pytest.raises(ValueError, match="there are no references"):
         compute_scores([], [[]], build_metrics())
+    with pytest.raises(ValueError, match="there are no references"):
+        compute_scores(["a"], [], build_metrics())
 
 
 def test_an_unknown_tokenizer_is_refused_and_the_error_lists_the_known_ones():

@@ -51,7 +51,8 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
     if not is_plain(module):
         return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
     if not all(x is None or (type(x) is nn.Parameter and not x.is_meta) for x in module._parameters.values()):
-        return f"the weights of {name or 'the model'} ({type(module).__name__}) are quantised, distributed or on another device"
+        kind = type(module).__name__
+        return f"the weights of {name or 'the model'} ({kind}) are quantised, distributed or on another device"
     for child_name, child in module.named_children():
         if merged_layer(child) is None and (change := _find_change(child, f"{name}.{child_name}".lstrip("."))):
             return change

@@ -71,7 +71,7 @@ def compute_scores(
     Raises:
         ValueError: if a reference has no sentences, or if it has more or fewer sentences than there are translations.
     """
-    if not all(references):
+    if not (references and all(references)):
         raise ValueError("there are no references: give at least one sentence.")
     for translations in references:
         if len(hypotheses) != len(translations):

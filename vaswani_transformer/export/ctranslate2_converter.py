@@ -96,8 +96,8 @@ class VaswaniLoader(BartLoader):
         config = model.config
         if config.attention_window is not None or config.activation_function not in ACTIVATIONS:
             raise ValueError(
-                f"CTranslate2 has no attention_window, and only {', '.join(ACTIVATIONS)} as "
-                f"activation_function: use --format onnx."
+                f"CTranslate2 has no attention_window, and only {', '.join(ACTIVATIONS)} as activation_function. This "
+                f"model has {config.attention_window} and {config.activation_function!r}: use --format onnx."
             )
         options = {
             "num_heads": config.num_heads,
