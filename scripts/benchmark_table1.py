@@ -6,11 +6,11 @@
 The layers are self-attention, self-attention restricted to a window of r, a recurrent layer (LSTM) and a convolution of
 k positions. All have width d, and each runs forward and backward over one sentence. Self-attention is measured twice:
 as equation 1 is written, with its n x n weights in memory, and with PyTorch's fused kernel, which never holds all these
-weights. All attention layers include their four projections, n d^2, which the formulas of the table leave out.
+weights. All attention layers include their four projections, whose cost of n d^2 the formulas of the table leave out.
 
-Memory is the peak growth of the resident memory of a fresh process during a step. The tables give the growth of time
-and memory as n^e, where e is computed from the two longest sentences: log(ratio of the values) / log(ratio of the
-lengths).
+Memory is the peak growth of the resident memory of a fresh process during a step, which is forward and backward over
+one sentence. The first table gives the growth of time and memory as n^e, where e is computed from the two longest
+sentences: log(ratio of the values) / log(ratio of the lengths). The other two tables give the values.
 """
 
 import math

@@ -5,7 +5,7 @@
 
 Both models do the same work for an update: a batch as in section 5.1, forward with dropout and label smoothing,
 backward, and one step of fused Adam. Speed is in target tokens per second, without padding. Memory is the peak of the
-resident memory of a fresh process, less what the process had before the model was built. So it includes weights,
+resident memory of a fresh process, less what the process had before the model was built. So memory includes weights,
 gradients, Adam's averages and activations. On a GPU, memory is the peak of what PyTorch allocates. --quick answers in
 five minutes on two cores, with few updates of a tiny model.
 """
@@ -136,7 +136,8 @@ def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespac
     """Time our model and Marian on `batches`. Return a row of the result for each model."""
     models = {name: build_system(name, config) for name in (OURS, MARIAN)}
     steps = {name: build_step(model, args.dtype, args.device) for name, model in models.items()}
-    time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)  # the first update also sets up the optimizers
+    # The first update sets up the optimizers, so its time is not counted.
+    time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)
     seconds = time_interleaved(steps, batches, repeats=args.repeats, clock=args.clock)
     args.threads = torch.get_num_threads()
     memories = {name: measure_in_child(measure_memory, name, config, batches, args) for name in models}

@@ -20,7 +20,8 @@ from vaswani_transformer.translation.example import keep_example
 
 
 def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    # Second names of shared matrices. A copy in bfloat16 is not shared, so the matrix would be saved under each name.
+    # `tied` holds the further names of shared matrices. Copies in bfloat16 are not shared, so a matrix would be saved
+    # once under each of its names.
     tied = model.all_tied_weights_keys
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items() if name not in tied}
     model.save_pretrained(folder, state_dict=weights)

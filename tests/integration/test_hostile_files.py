@@ -89,6 +89,7 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, erro
     monkeypatch.chdir(tmp_path)
     for name in ("text", "dev"):
         write_lines(tmp_path / name, [f"a dog runs {name}"])
+    # If transformers asked on standard input whether to run the code, it would read "1" as yes.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
     message = "can only be read by the Python code that comes with it, and such code is not run"
     assert message in error_of(f"{command} {folder}")
@@ -99,7 +100,7 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, erro
 
 
 def changed(name, **values):
-    """Return a function that writes `values` into the JSON file `name` of a model folder."""
+    """Return a function that writes `values` into the file `name`.json of a model folder."""
     return lambda folder: change_json(folder / f"{name}.json", **values)
 
 
@@ -162,7 +163,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_model_is_refused_with_one_line(folder, name, error_of):
+def test_a_damaged_model_is_refused_with_an_error_of_one_line(folder, name, error_of):
     damage, message = DAMAGES[name]
     damage(folder)
     error = error_of(f"translate --model {folder} --input {folder}/config.json")

@@ -74,7 +74,7 @@ def hub(monkeypatch):
         for name, value in {
             "ENDPOINT": hub.url,
             "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_HUB_OFFLINE": False,  # it may be set in the environment
+            "HF_HUB_OFFLINE": False,  # the environment may have set HF_HUB_OFFLINE=1
         }.items():
             monkeypatch.setattr(huggingface_hub.constants, name, value)
         monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
@@ -125,7 +125,7 @@ def test_a_run_that_was_continued_does_not_upload_its_outdated_card(run, tmp_pat
     assert "updates: 99 done" in (tmp_path / "upload/README.md").read_text()
 
 
-def test_an_upload_is_refused_without_a_card_a_login_or_the_hub_and_if_private_is_asked_of_a_public_repository(
+def test_an_upload_without_a_card_a_login_or_the_hub_is_refused_and_so_is_a_private_upload_to_a_public_repository(
     run, hub, tmp_path, monkeypatch, error_of
 ):
     model = shutil.copytree(run / "model", tmp_path / "alone/model")
@@ -144,7 +144,7 @@ def test_an_upload_is_refused_without_a_card_a_login_or_the_hub_and_if_private_i
 
 
 def run_elsewhere(program, *arguments, hub, folder, home):
-    """Run `program` in `folder` in a fresh process that reaches the stand-in. Return the JSON of its last line."""
+    """Run `program` in `folder` in a fresh process that reaches the stand-in. Return its last output line as JSON."""
     offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in offline}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home)}
@@ -250,7 +250,7 @@ results["hidden"] = "vaswani_transformer" not in sys.modules
 huggingface_hub.constants.HF_HUB_OFFLINE = True
 results["offline"] = tokens(AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True))
 
-# This cache forgets the first token. The search must notice it, and work without a cache.
+# This cache forgets the first token. The search must notice the error, and work without a cache.
 layer = transformers.cache_utils.DynamicLayer
 update = layer.update
 layer.update = lambda *given: tuple(x * (torch.arange(x.shape[2])[:, None] > 0) for x in update(*given))

@@ -78,7 +78,7 @@ def test_the_error_about_a_model_says_that_a_file_is_damaged_or_which_file_is_mi
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("gone"), Path.mkdir])
 def test_a_generation_config_that_is_a_broken_link_or_a_folder_is_refused(saved, make):
-    # transformers would silently use other settings of the search.
+    # transformers would silently ignore such a file and search with its default settings.
     (saved / "generation_config.json").unlink()
     make(saved / "generation_config.json")
     with pytest.raises(OSError, match=r"generation_config\.json"):

@@ -52,6 +52,7 @@ def test_every_file_imports_only_from_lower_layers_or_its_folder(module):
     for imported in IMPORTS[module]:
         imported_folder = imported.partition(".")[0]
         if name and imported_folder == folder:
+            # A command imports no other command, only what commands share. `commands/__init__.py` lists all commands.
             is_allowed = folder != "commands" or name == "__init__" or imported in SHARED_BY_COMMANDS
         else:
             is_allowed = LAYER_OF[imported_folder] < LAYER_OF[folder] and folder != "model"

@@ -28,6 +28,7 @@ PAPER_PARAMETERS = {
     "C7": 90,
     "big": 213,
 }
+# Tokens: 0 starts a target, 1 is padding, and 2 is </s>. A label of -100 is not counted.
 SOURCE = torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]])
 LABELS = torch.tensor([[14, 6, 33, 8, 2], [25, 3, 2, -100, -100]])
 SHIFTED = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 2, 1]])
@@ -38,7 +39,7 @@ INPUTS = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
 
 
 @pytest.mark.parametrize(("row", "millions"), PAPER_PARAMETERS.items())
-def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row, millions):
+def test_models_of_table_3_have_about_as_many_parameters_as_in_the_paper(row, millions):
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=37_000, **RECIPES[f"table3_{row}"].model))
     assert model.num_parameters() / 1e6 == pytest.approx(millions, rel=0.07)
@@ -107,6 +108,7 @@ def fresh(build_tiny_model):
 def test_projections_are_initialised_by_glorot_s_uniform_distribution(fresh):
     linear = [module for module in fresh.modules() if isinstance(module, nn.Linear)]
     projections = [module for module in linear if module is not fresh.lm_head]
+    # An attention has four projections, a feed-forward network has two. A decoder layer has two attentions.
     assert len(projections) == 1 * 6 + 2 * 10
     for module in projections:
         bound = math.sqrt(6 / (module.in_features + module.out_features))
@@ -185,6 +187,7 @@ def test_given_decoder_inputs_are_used_unchanged_if_the_labels_of_a_prompt_are_m
 
 @pytest.mark.parametrize("has_package", [True, False])
 def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, monkeypatch, has_package):
+    # In the copy of the code that is uploaded with a model, `sum_loss_by_slices` is None.
     by_slices = mock.Mock(wraps=VaswaniForConditionalGeneration.sum_loss_by_slices)
     monkeypatch.setattr(VaswaniForConditionalGeneration, "sum_loss_by_slices", by_slices if has_package else None)
     model = build_tiny_model(dropout=0, label_smoothing=0.2, output_bias=True, noise=0.3)
@@ -200,7 +203,7 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, monkeypatc
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_are_omitted_by_default_in_training_and_otherwise_on_request(tiny_model, training):
+def test_with_labels_logits_are_omitted_by_default_in_training_mode_and_on_request_in_both_modes(tiny_model, training):
     model = tiny_model.train(training)
     assert model(**INPUTS).logits is not None
     for skip, has_logits in ((None, not training), (False, True), (True, False)):

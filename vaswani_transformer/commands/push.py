@@ -15,7 +15,7 @@ from .arguments import check_new_folder, output_path
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="model folder or run folder")
     command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; created if missing")
-    command.add_argument("--private", action="store_true", help="make a new repository visible to its owners only")
+    command.add_argument("--private", action="store_true", help="upload only to a private repository, new or existing")
     command.add_argument(
         "--dry_run",
         type=output_path,

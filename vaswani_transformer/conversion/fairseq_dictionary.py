@@ -5,8 +5,8 @@ continues. The tokenizer looks up the pieces, as `binarize` of fairseq does. In 
 `--remove-bpe` does.
 
 The tokenizer does not cut words itself by the codes of subword-nmt. These codes can make pieces that are not in the
-dictionary, and fairseq reads such a piece as <unk>. Byte-pair encoding in the library `tokenizers` cannot do this,
-because there each piece must have an id.
+dictionary, and fairseq reads such a piece as <unk>. Byte-pair encoding in the library `tokenizers` cannot make such a
+piece, because there each piece must have an id.
 """
 
 from collections import Counter
@@ -71,8 +71,8 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.Sequence(
         [
-            # This decoder puts a space before each piece except the first, unless the piece begins with the prefix. No
-            # piece begins with a space.
+            # This decoder puts a space before each piece except the first, unless the piece begins with the prefix. The
+            # prefix is a space here, and no piece begins with a space.
             decoders.WordPiece(prefix=" ", cleanup=False),
             decoders.Fuse(),
             decoders.Replace(Regex("@@( |$)"), ""),

@@ -7,7 +7,7 @@ The authors' script (tensor2tensor, utils/get_ende_bleu.sh) scores translations 
     3. A hyphen inside a word becomes a token: s/(\\S)-(\\S)/$1 ##AT##-##AT## $2/g
     4. BLEU is computed with case, for up to four tokens, without smoothing (Moses, multi-bleu.perl).
 
-The split hyphens add matches. So the score is higher than other BLEU scores, and cannot be compared with them.
+The split hyphens add matches, which usually raise the score. So the score cannot be compared with other BLEU scores.
 
 `PaperBLEU` differs from the script in one point. The references of the script were already tokenised, without step 1,
 and the script applies only step 3 to them. Here steps 1 and 2 are applied to the references, too. Otherwise a curly
@@ -29,7 +29,7 @@ class PaperBLEU(sacrebleu.BLEU):
 
     Args:
         language: the language of the translations. The Moses tokenizer uses the abbreviations of this language, or
-            those of English if it has none.
+            the abbreviations of English if this language has none.
         split_compounds: True to apply step 3. Without this step, the score is the tokenised BLEU of many publications.
         is_tokenized: True to skip steps 1 and 2.
         lowercase: True to compare without case. The tokens become lower-case before step 4.

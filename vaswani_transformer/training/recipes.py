@@ -72,7 +72,10 @@ class Recipe:
             if value not in bounds and value is not getattr(Recipe, name):  # Some defaults are None.
                 raise ValueError(f"{name} must be {bounds}, got {value!r}.")
         if self.short_first not in (False, True) or self.compile not in (False, True, None):
-            raise ValueError("short_first must be true or false, and compile must be true, false or null.")
+            raise ValueError(
+                f"short_first must be true or false, and compile must be true, false or null; "
+                f"got {self.short_first!r} and {self.compile!r}."
+            )
         match self.adam_betas:
             case (one, two) if one in BETA and two in BETA:
                 pass
@@ -91,7 +94,7 @@ class Recipe:
         return asdict(self)
 
     def is_interval_complete(self, progress: Progress) -> bool:
-        """Return True if an interval between checkpoints has just ended. This does not depend on `num_updates`."""
+        """Return True if an interval between checkpoints has just ended. `num_updates` has no effect."""
         amount, unit = self.checkpoint_interval
         if unit == "epochs":
             return progress.updates_of_epoch == 0 and progress.epoch % amount == 0
@@ -190,7 +193,7 @@ def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
 
 
 def _read_catalogue() -> dict[str, dict]:
-    """Return the tables of recipes.toml. Each also has the entries of the recipe that it is like."""
+    """Return the tables of recipes.toml. A table takes the entries that it lacks from the recipe that it is `like`."""
     catalogue = {}
     for name, entries in tomllib.loads(Path(__file__).with_name("recipes.toml").read_text("utf-8")).items():
         like = catalogue[entries.pop("like")] if "like" in entries else {"model": {}}

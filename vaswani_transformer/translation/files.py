@@ -36,9 +36,9 @@ from ..files import LOCK_FILE, claim, lock_folder, write_whole
 from .translator import Translator
 
 # Larger windows need less padding, because they have more sentences of similar lengths for a batch. A window of a long
-# text has this number of lines, or the number of tokens of a batch if that is larger. With batches of 2,000 tokens,
-# windows of 4,096 lines need 2 % padding for long sentences and 5 % for short sentences. Windows four times as large
-# would need 1 % and 2 %.
+# text has this number of lines, or as many lines as a batch may have tokens, if that is more. With batches of 2,000
+# tokens, windows of 4,096 lines need 2 % padding for long sentences and 5 % for short sentences. Windows four times as
+# large would need 1 % and 2 %.
 LEAST_LINES_PER_WINDOW = 4_096
 # A short text has four smaller windows, so that two or four processes share it evenly. For a text of 1,272 lines, four
 # windows take 1 to 2 % more processor time than one window. Windows below 256 lines would cost more.
@@ -88,13 +88,14 @@ def translate_file(
         processes: from `find_processes`. Processes on several machines must all see the folder of `output`.
 
     Raises:
-        FileNotFoundError: if `source` does not exist, or if a process on another machine does not see the folder.
+        FileNotFoundError: if `source` does not exist, or if a process on another machine does not see the
+            folder of `output`.
         ValueError: in each of these cases:
             - A line is not UTF-8. This error comes before the first translation.
             - The text or the settings differ from the text or settings of the earlier call.
-            - Another process writes `output`.
+            - A process of another call writes `output` at the same time.
             - A window was damaged after it was checked.
-            - The folder has files with the names of windows, but no settings.
+            - FILE.partial holds files with the names of windows, but no settings.json.
     """
     num_lines, digest = _survey(source)
     output = output.resolve() if output.is_symlink() else output
@@ -102,7 +103,7 @@ def translate_file(
     largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
     size = min(largest_size, max(LEAST_LINES_TO_SHARE, num_lines // 4 + 1))
     windows = {start: folder / f"lines-{start + 1:012d}" for start in range(0, num_lines, size)}
-    settings = {"format": 4, "lines_per_window": size, "text": digest, **settings}  # 4: the format of the files
+    settings = {"format": 4, "lines_per_window": size, "text": digest, **settings}  # 4: version of this format
     key = json.dumps(settings, sort_keys=True)
     with contextlib.ExitStack() as stack:
         if processes.is_main_process:
@@ -158,7 +159,7 @@ def _survey(path: Path) -> tuple[int, str]:
 
 
 def _seal(path: Path, lines: bytes, key: str) -> bytes:
-    """Return a digest of the `lines` of a window, of its name, which is its place, and of the settings, the `key`."""
+    """Return a digest of three things: the `lines` of a window, its place (the file name), and the settings (`key`)."""
     return hashlib.sha256(f"{path.name}{key}".encode() + lines).digest()
 
 
@@ -191,7 +192,7 @@ def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
         if writer is not file:
             writer.close()
     joined.replace(output)
-    # The windows are removed first. Without settings beside them they would look like files of the user.
+    # The windows are removed before the settings: windows without settings would look like files of the user.
     for path in (*folder.glob(WINDOW_FILES), folder / SETTINGS_FILE, folder / LOCK_FILE):
         path.unlink(missing_ok=True)
     if not any(folder.iterdir()):
@@ -201,7 +202,7 @@ def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
 def translate_stream(
     translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: Callable
 ) -> None:
-    """Translate `windows` of sentences as they arrive, and write the translations of each window at once.
+    """Translate `windows` of sentences as they arrive. Write the translations of a window before the next is read.
 
     Args:
         to_lines: see `translate_file`.
