@@ -136,6 +136,8 @@ def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),
         ("short_first=no", "short_first must be true or false, and compile must be true, false or null; got 'no' and"),
+        ("short_first=1", "short_first must be true or false"),
+        ('checkpoint_interval=[true, "epochs"]', "checkpoint_interval must be like"),
         ("compile=2", "short_first must be true or false, and compile must be true, false or null; got False and 2"),
         ("model.dropout=high", "Validation error for field 'dropout'"),
         ("model.dropout=1.5", "dropout is a probability in [0, 1), got 1.5."),

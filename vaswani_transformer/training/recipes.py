@@ -71,7 +71,7 @@ class Recipe:
             value = getattr(self, name)
             if value not in bounds and value is not getattr(Recipe, name):  # Some defaults are None.
                 raise ValueError(f"{name} must be {bounds}, got {value!r}.")
-        if self.short_first not in (False, True) or self.compile not in (False, True, None):
+        if not (isinstance(self.short_first, bool) and isinstance(self.compile, bool | None)):
             raise ValueError(
                 f"short_first must be true or false, and compile must be true, false or null; "
                 f"got {self.short_first!r} and {self.compile!r}."
@@ -84,7 +84,7 @@ class Recipe:
                     f"adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got {other!r}."
                 )
         match self.checkpoint_interval:
-            case (int(amount), "updates" | "epochs") if amount >= 1:
+            case (amount, "updates" | "epochs") if amount in Number(1, 1_000_000_000):
                 pass
             case other:
                 raise ValueError(f'checkpoint_interval must be like [500, "updates"] or [1, "epochs"], got {other!r}.')
