@@ -34,9 +34,7 @@ def run(args: argparse.Namespace) -> None:
         rate = find_rate(args.device, mixed_precision=cost.mixed_precision)
         devices = args.devices or cost.num_processes
         flop = compute_training_cost(cost.seconds, devices, rate)
-        print(
-            f"{flop:.1e} FLOP  the paper's formula: {cost.seconds:,.0f} s x {devices} {args.device} x {rate:.3g} FLOP/s"
-        )
+        print(f"{flop:.1e} FLOP  the paper's formula: {cost.seconds:,.0f} s x {devices} devices x {rate:.3g} FLOP/s")
     print(
         f"{cost.weight_flop:.1e} FLOP  6 x parameters x target tokens: {cost.num_parameters:,} parameters, "
         f"{cost.target_tokens:,.0f} target tokens in the log; right if sources have as many tokens as targets"
