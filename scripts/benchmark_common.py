@@ -1,4 +1,4 @@
-"""Parts that the benchmark programs share: a MarianMTModel of equal size, functions that measure, and tables."""
+"""Parts that the benchmark programs share: a MarianMTModel of our model's size, functions that measure, and tables."""
 
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ from vaswani_transformer.training.recipes import RECIPES
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
-# The sizes of --size and --sizes, as recipes whose models have these sizes.
+# The values of --size and --sizes -> recipes whose models have these sizes.
 SIZES = {"tiny": RECIPES["multi30k_tiny"], "small": RECIPES["general_en_de_small"], "base": RECIPES["base_en_de"]}
 
 
@@ -69,15 +69,15 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None,
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
     """Return the config of a size.
 
-    If `vocab_size` is given, the vocabulary has this number of entries, even if the text fills fewer of them. Unused
-    entries cost time too.
+    If `vocab_size` is given, the vocabulary has this number of entries, even if the text fills fewer of them. An entry
+    costs time even if it is unused.
     """
     recipe = SIZES[size]
     return VaswaniConfig(**recipe.model, vocab_size=vocab_size or recipe.vocab_size)
 
 
 def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[tuple[str, str]]:
-    """Return the first `count` pairs of two text files, or of the built-in phrasebook."""
+    """Return the first `count` pairs of two text files, or of the built-in phrasebook if `source` is None."""
     if source is None:
         return list(generate_pairs(split="train", num_pairs=count))
     sides = (path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in (source, target))

@@ -6,10 +6,11 @@
 --data is a folder that `vaswani prepare --recipe base_en_de` has written. Arguments that are not listed below go to
 `vaswani train`. Each row of the result is a separate training in bfloat16 autocast, with twice as many updates as
 --updates says. The times are read from the log of the training. The second half of the updates is the steady state.
-"building" is how much longer the first half takes, because it includes compilation and other work that is done once for
-each shape. "memory" is the peak of what PyTorch allocates. "hours" is how long the paper's number of updates would
-take. If a row fails, for example from lack of memory, the report says so and goes on with the next row. Each row is
-printed when it is measured. `benchmark_training.py --device cuda` compares the training with that of MarianMTModel.
+"building" is how much longer the first half takes than the second, because the first half includes compilation and
+other work that is done once for each shape. "memory" is the peak of what PyTorch allocates. "hours" is how long the
+paper's number of updates would take. If a row fails, for example from lack of memory, the report says so and goes on
+with the next row. Each row is printed when it is measured. `benchmark_training.py --device cuda` compares the training
+of our model with the training of MarianMTModel.
 
 For a machine without a network, download wheels elsewhere by the first command, and install them by the second:
 
@@ -50,7 +51,10 @@ COLUMNS = {
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Run `vaswani train` in a process that torchrun started. Rank 0 prints the peak of its memory, in GiB."""
+    """Run `vaswani train` in a process that torchrun started, and return the exit status.
+
+    Rank 0 prints the peak of the memory that PyTorch has allocated on its GPU, in GiB.
+    """
     status = cli.main(["train", *arguments])
     if os.environ["RANK"] == "0":
         print(torch.cuda.max_memory_allocated() / 2**30)
@@ -58,7 +62,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespace, further: Sequence[str]) -> dict:
-    """Return a row of the result. If the training fails, the row has a field `error` with the end of its stderr."""
+    """Return a row of the result. If the training fails, the field `error` of the row has the last lines of stderr."""
     row = {"size": size, "mode": mode, "processes": num_processes}
     with tempfile.TemporaryDirectory() as run:
         launch = f"-m torch.distributed.run --standalone --nproc_per_node {num_processes}"

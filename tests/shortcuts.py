@@ -10,7 +10,7 @@ from vaswani_transformer import cli
 
 
 def each_case(names, cases):
-    """Run a test once for each of the `cases`, {name of the case: the value or values of `names`}."""
+    """Return a decorator that runs a test for each of the `cases`, {name of the case: value or values of `names`}."""
     return pytest.mark.parametrize(names, cases.values(), ids=cases)
 
 
@@ -19,7 +19,7 @@ def vaswani(command, *arguments, status=0):
 
     Args:
         command: the command as typed in a shell, without the word "vaswani".
-        arguments: further arguments, each of them whole, such as a sentence or a path with spaces.
+        arguments: further arguments, which are not split at spaces, such as a sentence or a path.
         status: the expected exit status.
     """
     assert cli.main([*shlex.split(command), *map(str, arguments)]) == status

@@ -37,7 +37,7 @@ def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained
         assert f"{relation:13}  {threshold}  {definition}" in printed
     assert printed.count("layer 1 head 4") == 3
     assert printed.count("layer 2 head 4") == 1  # only the encoder has a second layer
-    assert "*" not in printed.replace("* from the threshold on", "")
+    assert "*" not in printed.replace("* if it reaches the threshold", "")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_a_layer_or_head_that_the_model_does_not_have_is_refused(untrained, tmp_
 
 
 def test_a_sentence_of_a_wrong_encoding_is_refused_before_the_model_is_loaded(tmp_path, error_of):
-    # Python reads an argument that is not UTF-8 in this way.
+    # Python reads the byte 0xFC, which is no UTF-8, in an argument as \udcfc.
     command = f"attention --model {tmp_path} --source 'a dog' --target 'gr\udcfcn' --output {tmp_path}"
     assert "half of a surrogate pair" in error_of(command)

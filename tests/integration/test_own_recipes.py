@@ -101,7 +101,7 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
     assert capsys.readouterr().err.endswith(note)
     train_to(run, data, 8, status=1)
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"vaswani train: {run} has done 9 updates, but num_updates is 8: raise it."
+    assert error == f"vaswani train: {run} has done 9 updates, but num_updates is 8: give 9 or more."
     train_to(run, data, 9)
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
     assert find_model_folder(run) == run / "model"

@@ -32,7 +32,10 @@ def die(*args):
 
 
 def before_update(number, act):
-    """Return a context manager in whose block training calls `act(parts)` before update `number`, counted from 1."""
+    """Return a context manager in whose block training calls `act(parts)` before update `number`.
+
+    Updates are counted from 1 in each block, even if the block continues a run.
+    """
     run_update = loop.run_update
     calls = itertools.count(1)
 
@@ -45,7 +48,7 @@ def before_update(number, act):
 
 
 def train_until(number, *args, **options):
-    """Train, and stop the training before update `number`, as Ctrl+C does."""
+    """Train, and end the training without saving before update `number` of this start, counted from 1."""
     with before_update(number, die), pytest.raises(KeyboardInterrupt):
         train(*args, **options)
 
@@ -97,7 +100,8 @@ def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
 
 
 def test_a_run_that_was_stopped_twice_ends_like_an_uninterrupted_run(whole, tiny_data, tmp_path):
-    # Each start has a new clock, which begins at 0 and moves by a second each time it is read.
+    # Each start has a new clock, which begins at 0 and moves by a second each time it is read. The seconds in the log
+    # must still grow from line to line.
     for num_stops in range(3):
         with patch.object(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
             if num_stops < 2:
@@ -125,13 +129,13 @@ def test_checkpoints_may_be_several_epochs_apart(tiny_data, tmp_path):
     assert [line["epoch"] for line in lines] == [3, 6]  # the second loss is no better, which ends the run
 
 
-def test_the_log_is_written_to_disk_before_its_checkpoint(tiny_data, tmp_path, file_calls):
+def test_the_log_is_on_disk_before_a_checkpoint_gets_its_final_name(tiny_data, tmp_path, file_calls):
     train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1)
     rename_index = file_calls.index("rename checkpoints/partial-step-00000002")
     assert "sync log.jsonl" in file_calls[:rename_index]
 
 
-def test_a_run_continues_with_a_truncated_log_and_cost_and_card_still_read_it(copy_of_stopped, whole, tiny_data):
+def test_a_truncated_log_stops_neither_the_run_nor_the_commands_cost_and_card(copy_of_stopped, whole, tiny_data):
     run = copy_of_stopped
     os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
@@ -176,6 +180,7 @@ def flip(path):
     path.write_bytes(content)
 
 
+# The name of a file in a checkpoint -> a function that damages the file. To read a `Program` would end the process.
 DAMAGES = {
     "model.safetensors": flip,
     "training_state/state.pt": lambda path: torch.save(Program(), path),
@@ -228,6 +233,8 @@ def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_re
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_an_engine_can_be_built_while_the_development_set_is_translated(tiny_data, tmp_path, precision):
+    # An engine decodes faster than the model's `forward`, but cannot be built if `forward` was replaced. In bf16,
+    # Accelerate replaces `forward` by a wrapper. So `DevelopmentSet` must take the wrapper off, and put it back.
     seen = []
 
     def score(model, tokenizer, pairs, **processes):
@@ -267,7 +274,7 @@ def test_the_precision_of_the_launcher_is_used(bf16_environment, tiny_data, tmp_
     loop.train(parts)
     configs = [path.read_text() for path in tmp_path.rglob("config.json")]
     assert len(configs) == 2
-    assert not any("attn_implementation" in config for config in configs)  # this kernel is for training only
+    assert not any("attn_implementation" in config for config in configs)  # `HALF_PRECISION` is for training
     assert read_json(tmp_path / "recipe.json")["mixed_precision"] == "bf16"
     assert "mixed_precision bf16, num_processes 1" in capsys.readouterr().err
 
@@ -291,12 +298,13 @@ def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_pat
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        # A launcher for GPUs sets WORLD_SIZE, but this machine has none.
+        # A launcher sets WORLD_SIZE to the number of processes. Without GPUs and ACCELERATE_USE_CPU, the processes are
+        # not connected.
         ("WORLD_SIZE", "3", r"started 3 processes, .* each knows of 1\. .* ACCELERATE_USE_CPU=true"),
         ("ACCELERATE_USE_DEEPSPEED", "true", "the launcher asks for DEEPSPEED, but each process"),
     ],
 )
-def test_launchers_with_unsupported_kinds_of_parallelism_are_refused(
+def test_processes_that_are_not_connected_and_deepspeed_are_refused(
     tiny_data, tmp_path, monkeypatch, variable, value, message
 ):
     monkeypatch.setenv(variable, value)
@@ -304,7 +312,7 @@ def test_launchers_with_unsupported_kinds_of_parallelism_are_refused(
         build_run(TINY, tiny_data, tmp_path)
 
 
-def test_a_damaged_or_missing_file_of_the_data_is_refused_by_name(tiny_data, tmp_path):
+def test_the_error_about_a_damaged_or_missing_file_of_the_data_names_the_file(tiny_data, tmp_path):
     folder = shutil.copytree(tiny_data, tmp_path / "data")
     for damage, name, word in ((flip, "train/labels.tokens", "damaged"), (os.remove, "dev.json", "missing")):
         damage(folder / name)
@@ -314,7 +322,7 @@ def test_a_damaged_or_missing_file_of_the_data_is_refused_by_name(tiny_data, tmp
 
 
 def build_spoilt(updates, *args, **options):
-    """Return the parts of a run. In the updates with a number (from 1) in `updates`, a gradient is NaN."""
+    """Return the parts of a run in which a gradient is NaN in each update whose number, from 1, is in `updates`."""
     parts = build_run(*args, **options)
 
     def spoil(gradient):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 SOURCE = torch.tensor(
-    [[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1], [1, 1, 1, 6, 19, 2]]  # whole, padded right, padded left
+    [[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1], [1, 1, 1, 6, 19, 2]]  # without padding, padded right, padded left
 )
 TARGET = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 1, 1], [1, 1, 0, 11, 4]])
 PAD = 1

@@ -19,7 +19,8 @@ from vaswani_transformer.translation import example
 def fill(folder, step, *, is_scheduled=True):
     """Write all files of a checkpoint except COMPLETE into a folder partial-..., and return the folder.
 
-    The weights (3, 4) are random. The config holds `step` in place of the version of transformers.
+    The weights (3, 4) are random. The config holds `step` in place of the version of transformers. A checkpoint that is
+    written at a stop has `is_scheduled=False`.
     """
     partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
     (partial / "training_state").mkdir(parents=True)
@@ -173,8 +174,8 @@ def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkey
 
 
 @pytest.mark.parametrize(("last", "averaged"), [(["--last", 2], [3, 4]), ([], [2, 3, 4])])
-def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, monkeypatch, last, averaged):
-    # These folders hold no model that could translate the example.
+def test_vaswani_average_takes_the_last_checkpoints_of_a_run(tmp_path, capsys, monkeypatch, last, averaged):
+    # The command ends with a translation by the averaged model, but these folders hold no model that can translate.
     monkeypatch.setattr(example, "keep_example", lambda folder: None)
     folders = {step: write_step(tmp_path / "checkpoints", step) for step in range(1, 5)}
     (tmp_path / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 3}}')
@@ -189,8 +190,8 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, monkeypatch
     assert "recipe.json was not written by this version" in capsys.readouterr().err
 
 
-def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
-    # These folders hold no model that could translate the example.
+def test_vaswani_average_takes_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
+    # The command ends with a translation by the averaged model, but these folders hold no model that can translate.
     monkeypatch.setattr(example, "keep_example", lambda folder: None)
     model = write_step(tmp_path / "checkpoints", 3).rename(tmp_path / "model")
     folders = [*(write_step(tmp_path / "checkpoints", step) for step in (7, 1)), model]

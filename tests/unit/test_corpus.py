@@ -33,7 +33,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\t"), max_siz
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a file, compressed if its name ends in .gz."""
+    """Write a file, compressed if its name ends in .gz, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = content if isinstance(content, bytes) else content.encode("utf-8")
     path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
@@ -41,7 +41,10 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"), nested: bool = False) -> Path:
-    """Write both sides into one file, in the format that its name asks for."""
+    """Write both sides into one file, in the format that its name asks for, and return its path.
+
+    If `nested`, each record of JSON or parquet is `{"translation": record}`.
+    """
     records = [dict(zip(names, pair, strict=True)) for pair in pairs]
     if nested:
         records = [{"translation": record} for record in records]
@@ -68,7 +71,7 @@ def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple
 @settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
 def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, ends_with_line_feed):
-    # The number before each text identifies its pair. The bar after it keeps a final \r out of the line end.
+    # The number before each text identifies its pair. The bar after each text keeps a final \r out of the line end.
     numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("a", "b.gz")]
@@ -113,7 +116,7 @@ def test_one_file_with_both_sides_is_read_unchanged(tmp_path, name):
         assert read(file) == PAIRS
 
 
-def test_a_quoted_cell_of_csv_may_hold_line_breaks_and_empty_lines_are_skipped(tmp_path):
+def test_line_breaks_in_quoted_cells_of_csv_are_kept_and_empty_lines_between_rows_are_skipped(tmp_path):
     table = write(tmp_path / "a.csv", '\ufeffid,de,en\r\n7,a,b\r\n\r\n8,"c\r\nd","e ""f"""\n')
     assert read(table) == [("b", "a"), ('e "f"', "c\nd")]
     with pytest.raises(ValueError, match=r"expected .*columns 'de' and 'de'"):
@@ -138,7 +141,7 @@ def test_a_hub_dataset_is_loaded_by_split_and_stored_in_the_given_cache(tmp_path
     generate = mock.Mock(wraps=datasets.Dataset.from_generator)
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(datasets.Dataset, "from_generator", generate)
-    with_colon = write_pairs(tmp_path / "a:b.jsonl")
+    with_colon = write_pairs(tmp_path / "a:b.jsonl")  # the path of a file, although a Hub dataset also has a colon
     monkeypatch.chdir(tmp_path)
     assert read(f"../{tmp_path.name}/{with_colon.name}") == PAIRS
     assert read("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
@@ -199,7 +202,7 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.en": b""}, r"is no parallel text: expected two plain"),
     ],
 )
-def test_wrong_input_is_refused_with_file_and_line(tmp_path, contents, message):
+def test_the_error_about_wrong_input_says_where_the_fault_is(tmp_path, contents, message):
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):

@@ -42,7 +42,7 @@ def test_evaluate_loads_the_metric_and_gives_the_scores_of_paper_bleu():
         ([[], []], r"different numbers of references, or none: \[0\]\. Give the same number"),
     ],
 )
-def test_different_numbers_of_references_are_refused(references, message):
+def test_sentences_with_no_or_with_different_numbers_of_references_are_refused(references, message):
     loaded = evaluate.load(FILE, keep_in_memory=True)
     with pytest.raises(ValueError, match=message):
         loaded.compute(predictions=["a", "b"], references=references)

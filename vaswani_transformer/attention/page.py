@@ -38,8 +38,8 @@ def build_html(
         maps: the attention by tokens, as `collect_attention` returns it.
         title: the title of the page.
         kind: the kind of attention to show first, one of `VIEWS`.
-        layer: the layer to show first; by default the layer of figures 3 to 5.
-        heads: the heads to show first; by default the head with the strongest links between words.
+        layer: the index of the layer to show first; by default the layer of figures 3 to 5.
+        heads: the indices of the heads to show first; by default the head with the strongest links between words.
     """
     words = maps.by_words()
     kinds = [_describe(words, name) for name in VIEWS]
@@ -55,7 +55,7 @@ def build_html(
 
 
 def head_colours(num_heads: int) -> list[str]:
-    """Return a colour #rrggbb for each head, readable on white and on black. The drawings have the same colours."""
+    """Return a colour #rrggbb for each head, readable on white and on black. `drawing.py` uses the same colours."""
     # Heads with similar hues differ in lightness.
     colours = [colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7) for head in range(num_heads)]
     return ["#" + "".join(f"{round(channel * 255):02x}" for channel in colour) for colour in colours]

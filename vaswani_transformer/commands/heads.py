@@ -13,14 +13,15 @@ from .arguments import add_model
 
 LEGEND = """\
 Each line below has the name of a relation between words, its threshold, and where attention along this relation goes.
-A head's share in a relation is the part of a word's attention that goes there. It is a mean over all words that have
-the relation to some word: the first word, for example, has no previous word and is not counted. In the relation
-"alignment", all words but punctuation count. Sub-words are merged into words.
+A head's share in a relation is the part of a word's attention that goes along the relation. The share is a mean over
+all words that have the relation to some word: the first word, for example, has no previous word and is not counted. In
+the relation "alignment", all words but punctuation count. Sub-words are merged into words.
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all visible
 sub-words. So a score of 0 means even attention, and 1 means attention along this relation alone. An asterisk marks
-scores that reach the threshold. "-" means that fewer than {fewest_places} words have the relation.
+scores that reach the threshold. "-" means that fewer than {fewest_places} words have the relation. The last line of a
+table has the numbers of words over which the shares are means.
 Layers and heads are counted from 1."""
 
 
@@ -28,7 +29,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument(
-        "--target", type=Path, help="translations of the source lines, in the same order; default: by the model"
+        "--target",
+        type=Path,
+        help="translations of the source lines, in the same order; default: translations by the model",
     )
 
 
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     print(LEGEND.format(definitions=definitions, fewest_places=FEWEST_PLACES))
     for kind, name in KINDS.items():
         table = _format_scores([score for score in scores if score.kind == kind])
-        print(f"\n{name}: score by layer and head, * from the threshold on\n\n{table}")
+        print(f"\n{name}: score by layer and head, with * if it reaches the threshold\n\n{table}")
     print(
         '\nTo draw a head: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER'
     )

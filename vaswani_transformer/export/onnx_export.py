@@ -60,8 +60,8 @@ class DecoderGraph(nn.Module):
                 (B, H, S, K), for later steps.
 
         Returns:
-            logits (B, T, V), and for each layer the keys and values of the decoder (B, H, P + T, K). In the first step
-            also the keys and values of the encoder (B, H, S, K), which do not change later.
+            logits (B, T, V), and for each layer the keys and values of the decoder (B, H, P + T, K). In the first step,
+            the keys and values of the encoder (B, H, S, K), which do not change later, follow those of the decoder.
         """
         is_first = past_key_values is None
         cache = None
@@ -96,7 +96,7 @@ that calls the graphs must apply the search options of this model: {search}."""
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, output: Path) -> None:
     """Write the three graphs, the tokenizer and the configurations into the folder `output`, in float32."""
     model = copy.deepcopy(model).cpu().float().eval()
-    model.set_attn_implementation("eager")  # The code of "sdpa" branches on whether a length is 1.
+    model.set_attn_implementation("eager")  # "sdpa" branches on whether a length is 1. A graph cannot.
     encoder = model.model.encoder
     decoder = DecoderGraph(model.model.decoder, model.lm_head)
     # The names of the free dimensions of each kind of tensor. Free dimensions may have any size.

@@ -23,6 +23,7 @@ TRACE = "-NONE-"
 NO_BREAK_SPACE = "\u00a0"
 # Only white space of ASCII separates tokens, so that a no-break space belongs to its word.
 TOKEN = re.compile(r"[()]|[^ \t\n\r\f\v()]+")
+# The end of a label such as NP-SBJ-1 or NP=2. A hyphen at the start of a label, as in -NONE-, begins no function tag.
 FUNCTION_TAGS = re.compile(r"(?<!^)[-=].*")
 
 
@@ -131,13 +132,13 @@ def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tr
 
 
 def strip(tree: Tree) -> Tree | None:
-    """Return `tree` without traces, function tags and indices.
+    """Remove traces, function tags and indices.
 
     EVALB's setting for the Penn Treebank compares trees in this form, and the model of section 6.3 learns trees in this
     form. Traces (-NONE-) are removed, and so are constituents that hold only traces. NP-SBJ-1 and NP=2 become NP.
 
     Returns:
-        `None` if no word is left.
+        the stripped tree, or `None` if no word is left.
     """
     leaves = [leaf for leaf in tree.leaves if leaf.tag != TRACE]
     new_place = list(accumulate((leaf.tag != TRACE for leaf in tree.leaves), initial=0))

@@ -52,7 +52,7 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
 
 @dataclass(frozen=True)
 class RunCost:
-    """The values in a run folder from which its cost is computed."""
+    """The values in a run folder from which the cost of the run is computed."""
 
     seed: int
     mixed_precision: str
@@ -64,7 +64,7 @@ class RunCost:
 
     @classmethod
     def read(cls, folder: Path) -> "RunCost":
-        """Read the recipe.json and the log of the run in `folder`.
+        """Return the values in recipe.json and in the log of the run in `folder`.
 
         Raises:
             FileNotFoundError: if one of the two files is missing.

@@ -34,7 +34,7 @@ IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
 def open_run(
     accelerator: Accelerator, folder: Path, description: dict, *, warn: Callable[[str], object]
 ) -> Iterator[Path | None]:
-    """Lock the run folder for the duration of the block, and yield the checkpoint to continue from, or None.
+    """Lock the run folder for the duration of the block, and yield the checkpoint to continue from, if any.
 
     The main process locks and writes. All processes must call this function together, and must see the same folder.
 
@@ -43,9 +43,8 @@ def open_run(
         warn: a function that gets a line for each damaged checkpoint.
 
     Raises:
-        ValueError: if the folder holds another run or files of the user, if none of its checkpoints is intact, if it
-            holds a final model without checkpoints, if another process trains in it, or if the processes find different
-            prepared data.
+        ValueError: for the reasons that `claim_run` names, if another process trains in the folder, or if the processes
+            find different prepared data.
     """
     with contextlib.ExitStack() as stack:
         outcome = None
@@ -74,12 +73,13 @@ def read_settings(folder: Path) -> dict:
 
 
 def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
-    """Record `description` as recipe.json of `folder`. Return the checkpoint to continue from, or None.
+    """Record `description` as recipe.json of `folder`. Return the checkpoint to continue from, None if there is none.
 
     If the file exists, its settings must be those of `description`, except `num_updates` and `patience`.
 
     Raises:
-        ValueError: for the reasons that `open_run` names, or if the run has done more updates than `num_updates`.
+        ValueError: if the folder holds another run, prepared data, a model without checkpoints or files of the user, if
+            it has checkpoints but none is intact, or if the run has done more updates than `num_updates`.
     """
     path = folder / RECIPE_FILE
     if (folder / PREPARATION_FILE).exists():
@@ -106,7 +106,9 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
         raise ValueError(f"{folder} holds a final model but no checkpoint to continue from: name another folder.")
     done = checkpoint_step(checkpoint) if checkpoint else 0
     if free["num_updates"] < done:
-        raise ValueError(f"{folder} has done {done} updates, but num_updates is {free['num_updates']}: raise it.")
+        raise ValueError(
+            f"{folder} has done {done} updates, but num_updates is {free['num_updates']}: give {done} or more."
+        )
     packages = ("torch", "transformers", "accelerate", "tokenizers")
     versions = {"python": platform.python_version()} | {name: version(name) for name in packages}
     information = recorded if done else description | {"versions": versions}
