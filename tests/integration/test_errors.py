@@ -58,7 +58,7 @@ def test_bad_input_prints_one_line_and_raises_with_the_option_debug(working_fold
         vaswani(f"--debug {command}")
 
 
-def test_an_option_has_the_same_bounds_as_the_field_of_recipes_or_generation_configs():
+def test_an_option_has_the_same_bounds_as_the_field_of_this_name_in_recipes_or_generation_configs():
     for command in cli.build_parser()._subparsers._group_actions[0].choices.values():
         for action in command._actions:
             if isinstance(action.type, Number):
@@ -75,7 +75,7 @@ def test_a_number_out_of_bounds_or_of_another_type_is_refused(number):
             number(text)
 
 
-def test_an_empty_output_is_a_usage_error(capsys):
+def test_an_empty_path_for_the_output_is_a_usage_error(capsys):
     for command in ("prepare", "train", "translate", "parse", "export", "convert", "average", "card"):
         with pytest.raises(SystemExit, match="2"):
             vaswani(f"{command} --output ''")

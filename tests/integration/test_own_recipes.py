@@ -121,7 +121,7 @@ def test_a_run_whose_patience_ran_out_says_so_and_continues_with_more_patience(d
     for num_updates in (30, 40):
         train_to(tmp_path / "run", data, num_updates, f"{changes}=2")
         error = capsys.readouterr().err
-        assert f"ended after update 6 of {num_updates}: evaluations in a row without a better development" in error
+        assert f"ended after update 6 of {num_updates}. Evaluations in a row without a better development" in error
         assert "loss: 2. To continue, give a larger patience: --set patience=4" in error
         assert "WARNING: a uniform guess would have perplexity" in error  # a learning rate of 0 teaches nothing
     for name in ("run", "whole"):

@@ -8,7 +8,7 @@ from vaswani_transformer.training.recipes import Recipe
 
 
 @pytest.mark.parametrize(("step", "expected"), [(1, 1.7469e-7), (4000, 6.9877e-4), (100_000, 1.3975e-4)])
-def test_the_learning_rate_of_the_base_model(step, expected):
+def test_the_learning_rate_of_the_base_model_follows_equation_3(step, expected):
     assert inverse_sqrt_lr(step, d_model=512) == pytest.approx(expected, rel=1e-4)
 
 

@@ -43,7 +43,7 @@ THEIRS = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM,
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-    """Run Python with these arguments in a new process."""
+    """Run Python with these arguments in a new process, and return the completed process."""
     return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, **options)
 
 

@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> None:
 
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    # A command with --recipe or --divide_widths describes the whole run. Other commands read the settings of the run.
+    # A command with --recipe or --divide_widths describes the whole run. Without both options, the command reads the
+    # settings of an existing run.
     describes_run = args.recipe is not None or args.divide_widths is not None
     recorded = {} if describes_run else read_settings(args.output)
     settings = {name: value for name, value in recorded.items() if name in OF_RUN} | take_given(args, *OF_RUN)
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
     progress = parts.progress
     if progress.update < parts.recipe.num_updates:
         parts.log.print(
-            f"ended after update {progress.update} of {parts.recipe.num_updates}: evaluations in a row without a "
+            f"ended after update {progress.update} of {parts.recipe.num_updates}. Evaluations in a row without a "
             f"better development loss: {progress.evaluations_without_gain}. To continue, give a larger patience: "
             f"--set patience={2 * progress.evaluations_without_gain}"
         )
@@ -129,7 +130,10 @@ def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
 
 
 def _describe_recipe(name: str, recipe: "Recipe") -> str:
-    """Return a line with the name of the recipe and its changes. A file is compared with the most similar recipe."""
+    """Return a line with the name of the recipe and its changes.
+
+    If `name` is the path of a file, the line also names the most similar built-in recipe and lists the changes from it.
+    """
     from ..files import find_changes
     from ..training.recipes import RECIPES, model_defaults
 

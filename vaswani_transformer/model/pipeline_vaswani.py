@@ -1,11 +1,11 @@
 """Text in, translation out: the `pipeline("translation")` that transformers v5 no longer has.
 
-A saved model carries this file and names it in its config, so that
+The folder of a saved model holds this file, and the config of the model names the file, so that
 
     transformers.pipeline("translation", model="folder or Hub id", trust_remote_code=True)
 
-finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` works without
-trust_remote_code.
+finds the pipeline without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` works
+without trust_remote_code.
 """
 
 import re
@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
-# Longer sentences are cut, because the time of a search is quadratic in the number of tokens.
+# A sentence with more tokens is cut, because the time of a search is quadratic in the number of tokens.
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
@@ -36,7 +36,7 @@ TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
 def custom_pipelines(*tasks: str) -> dict[str, dict]:
-    """Return the `custom_pipelines` of a config: `TranslationPipeline` for the task "translation" and `tasks`.
+    """Return the `custom_pipelines` of a config: `TranslationPipeline` for "translation" and for each of `tasks`.
 
     transformers looks up the whole name of a task. So `tasks` must hold the name with the languages of the model, such
     as "translation_en_to_de". Tasks other than translation are left out.
@@ -85,7 +85,7 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
     offset = 0
     edges = []  # start and end of each sentence, without the white space around it
     for part in parts:
-        # Each white-space character becomes a space, because sentencex crashes at some of the others.
+        # Each white-space character becomes a space, because sentencex crashes at some white space.
         for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
             start, end = offset + len(sentence) - len(sentence.lstrip()), offset + len(sentence.rstrip())
             edges += [start, end] if start < end else []
@@ -119,7 +119,7 @@ def is_foreign(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def drop_broken(translation: str, source: str) -> str:
-    """Return `translation` without U+FFFD, the sign for invalid bytes; unchanged if `source` has this sign too."""
+    """Return `translation` without U+FFFD, the sign for invalid bytes, or unchanged if `source` has this sign."""
     return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
 
 
@@ -168,7 +168,7 @@ class TranslationPipeline(ChunkPipeline):
     call_count = 0
 
     def __getstate__(self) -> dict:
-        """Return what a pickle holds: not the number of calls, so that datasets.map finds its cached results."""
+        """Return the attributes to pickle. Without the number of calls, datasets.map finds its cached results."""
         return {name: value for name, value in vars(self).items() if name != "call_count"}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
@@ -197,7 +197,7 @@ class TranslationPipeline(ChunkPipeline):
     def _read_languages(
         self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any
     ) -> tuple[str | None, str | None]:
-        """Return the given languages, else those in the name of the task."""
+        """Return the source and target language: as given, else from the name of the task, else `None`."""
         task = TRANSLATION_TASK.fullmatch(self.task)
         of_task = task.groups() if task else (None, None)
         return src_lang or of_task[0], tgt_lang or of_task[1]
@@ -229,7 +229,7 @@ class TranslationPipeline(ChunkPipeline):
             yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
 
     def _split(self, sentence: str, language: str | None) -> list[tuple[str, str]]:
-        """Return the parts of `sentence`, see `split_text`, and warn of parts that may not be translated well."""
+        """Return the parts of `sentence` (see `split_text`). Warn of parts that may not be translated well."""
         parts = split_text(sentence, language)
         for text, _ in parts:
             if language is None and SEVERAL_SENTENCES.search(text):

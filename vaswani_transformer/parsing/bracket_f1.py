@@ -5,9 +5,9 @@
         score += compare(gold, predicted)
     print(score.f1)
 
-Brackets are compared by label and span. The root TOP does not count. ADVP and PRT count as the same label. First, words
-whose gold tag is a punctuation mark are removed from both trees. Brackets that hold only such words are removed, too. A
-sentence of punctuation alone does not count.
+Brackets are compared by label and span. The root TOP does not count. ADVP and PRT count as the same label. Before the
+comparison, words whose gold tag is a punctuation mark are removed from both trees, and so are brackets that hold only
+such words. A sentence of punctuation alone does not count.
 """
 
 from collections import Counter

@@ -90,7 +90,8 @@ class Ensemble:
 class EnsembleSteps:
     """The steps of all members of an ensemble."""
 
-    outputs = None  # In `ForwardSteps`, what the last call of `forward` returned. An ensemble has no single output.
+    # `ForwardSteps` keeps here what its last call of `forward` returned. An ensemble has no single output.
+    outputs = None
 
     def __init__(self, members: Sequence[Steps]):
         self.members = members
@@ -100,9 +101,9 @@ class EnsembleSteps:
         return mean_log_probs([steps(tokens) for steps in self.members])
 
     def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
-        """Continue each sentence from its row of `beams` (L, b).
+        """Continue each sentence from the beams in its row of `beams` (L, b).
 
-        If `staying` is not `None`, keep only the sentences at these indices among the L.
+        If `staying` is given, continue only with the sentences at these indices.
         """
         for steps in self.members:
             steps.reorder(beams, staying)

@@ -15,7 +15,7 @@ from ..runs import find_model_folder
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
-    """A pipeline for Marian, mBART, M2M100, NLLB, T5 and other encoder-decoders of transformers, as v4 had it.
+    """A pipeline for Marian, mBART, M2M100, NLLB, T5 and other encoder-decoders, as in transformers v4.
 
         translate = transformers.pipeline("translation_en_to_de", model="google-t5/t5-small")
         translate = transformers.pipeline("translation", model="facebook/nllb-200-distilled-600M", src_lang="eng_Latn")
@@ -51,7 +51,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
             self._generation_defaults = {"max_new_tokens": 256, "num_beams": 4} | self._generation_defaults
 
     def __getstate__(self) -> dict:
-        """Return what a pickle holds: not the engine, which a loaded pipeline builds again."""
+        """Return the attributes to pickle: all but the engine, which a loaded pipeline builds again."""
         return super().__getstate__() | {"_engine": None}
 
     @property
@@ -61,7 +61,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
 
     def _find_engine(self) -> dict[str, Any]:
         """Return {"engine": ...} for `generate`, or {} for models of other packages."""
-        # This looks at the class, because an adapter of peft would return the method of the model that it wraps.
+        # The class is examined, because an adapter object of peft would return the method of the model that it wraps.
         if getattr(type(self.model), "find_engine", None) is None:
             return {}
         self._engine = self.model.find_engine(kept=self._engine)
@@ -110,8 +110,8 @@ def pipeline(
     Raises:
         FileNotFoundError: if `model` is a path that does not exist, and no Hub id.
         OSError: if `model` is no folder, and the Hub has no such model or does not answer.
-        ValueError: if no `model` is given for a translation, or if it needs code that lies beside it: such code never
-            runs here.
+        ValueError: if no `model` is given for a translation, or if the model needs code that lies beside it. Such code
+            never runs here.
     """
     if isinstance(model, str | Path):
         path = Path(model)

@@ -47,7 +47,7 @@ def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
 
 @cache
 def nouns_in(names: str) -> tuple[Word, ...]:
-    """Return each noun of the groups in `names` once. A name may also be a kind of noun, or one English noun."""
+    """Return the nouns of all `names`, each once. A name is a group, a kind of noun, or one English noun."""
     nouns: list[Word] = []
     for name in names.split():
         members = [group.nouns for group in TABLES["groups"] if group.name == name]
