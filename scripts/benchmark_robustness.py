@@ -55,7 +55,9 @@ CHANGES = {
     "no final period, nor in the reference": lambda text: text.removesuffix("."),
     "swapped letters in 15 % of the words": lambda text: re.sub(r"\w+", swap_letters, text),
     "an emoji after the sentence and the reference": lambda text: f"{text} {random.choice(EMOJI)}",
-    **dict.fromkeys(("three sentences in a line", "three in a line, split_sentences"), lambda text: text),
+    **dict.fromkeys(
+        ("three random sentences in a line", "three random sentences in a line, split_sentences"), lambda text: text
+    ),
 }
 
 

@@ -27,7 +27,8 @@ MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
 # Matches the end of a sentence and the beginning of the next. A period counts only after three lower-case letters,
-# because the periods in "3. May" and "J. K." end no sentence. Full stops of scripts without capitals always count.
+# because the periods in "3. May" and "J. K." end no sentence. The marks in the last line belong to scripts without
+# capitals. They count before any letter.
 SEVERAL_SENTENCES = re.compile(
     r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]"
     r"|[\u3002\uff01\uff1f\u0964\u061f\u06d4]\s*\w"
