@@ -88,7 +88,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--num_beams", type=int, default=4, help="beams of each sentence; default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
-    parser.add_argument("--forced_length", type=int, default=32, help="tokens to write (--sizes); default: %(default)s")
+    parser.add_argument(
+        "--forced_length",
+        type=int,
+        default=32,
+        help="tokens in each translation by the models of --sizes; default: %(default)s",
+    )
     return parser
 
 
@@ -133,13 +138,13 @@ class GenerateSystem:
 
 
 class CTranslate2System:
-    """`translate_batch()` of CTranslate2, with the exported model in `folder`."""
+    """`translate_batch()` of CTranslate2, with the exported model in `folder`; `args`: see `GenerateSystem`."""
 
-    def __init__(self, folder: Path, limits: argparse.Namespace):
+    def __init__(self, folder: Path, args: argparse.Namespace):
         import ctranslate2  # here, because the other systems run without it
 
-        self.limits = limits
-        self.translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=limits.threads)
+        self.args = args
+        self.translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=args.threads)
         self.tokens = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
         self.ids = {token: token_id for token_id, token in enumerate(self.tokens)}
 
@@ -147,11 +152,11 @@ class CTranslate2System:
         return [[self.tokens[token_id] for token_id in ids] for ids in batch]
 
     def translate(self, inputs: list[list[str]]) -> list:
-        forced = self.limits.forced_length
+        forced = self.args.forced_length
         return self.translator.translate_batch(
             inputs,
-            beam_size=self.limits.num_beams,
-            length_penalty=self.limits.length_penalty,
+            beam_size=self.args.num_beams,
+            length_penalty=self.args.length_penalty,
             return_end_token=True,  # </s> counts as a token, as in the other systems
             max_input_length=0,
             min_decoding_length=forced or 0,
@@ -166,9 +171,12 @@ def build_systems(
     model: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
     folder: Path,
-    limits: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> dict[str, Callable]:
     """Write one model into `folder`, in the format of each system.
+
+    Args:
+        args: the arguments of the program, with `forced_length` None for a trained model.
 
     Returns:
         for each name of a system, a function that builds it. Call each function in a separate process.
@@ -181,16 +189,14 @@ def build_systems(
     torch.save(marian, folder / MARIAN)
     load = partial(VaswaniForConditionalGeneration.from_pretrained, folder / OURS)
     load_marian = partial(torch.load, folder / MARIAN, weights_only=False)
-    systems: dict[str, Callable] = {
-        name: partial(GenerateSystem, load, dtype, limits) for name, dtype in ENGINES.items()
-    }
-    systems[MARIAN] = partial(GenerateSystem, load_marian, None, limits)
+    systems: dict[str, Callable] = {name: partial(GenerateSystem, load, dtype, args) for name, dtype in ENGINES.items()}
+    systems[MARIAN] = partial(GenerateSystem, load_marian, None, args)
     if importlib.util.find_spec("ctranslate2") is not None:
         for name, quantization in ((CTRANSLATE2, "float32"), (CTRANSLATE2_INT8, "int8")):
             paths = ["--model", f"{folder / OURS}", "--output", f"{folder / name}", "--quantization", quantization]
             with contextlib.redirect_stdout(io.StringIO()):
                 cli.main(["export", "--format", "ctranslate2", *paths])
-            systems[name] = partial(CTranslate2System, folder / name, limits)
+            systems[name] = partial(CTranslate2System, folder / name, args)
     return systems
 
 
@@ -293,10 +299,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for name, (model, tokenizer) in models.items():
         is_random = name in SIZES
-        limits = argparse.Namespace(**vars(args) | ({} if is_random else {"forced_length": None}))
+        system_args = argparse.Namespace(**vars(args) | ({} if is_random else {"forced_length": None}))
         ids = tokenizer(text[: args.sentences], verbose=False).input_ids
         with tempfile.TemporaryDirectory() as folder:
-            systems = build_systems(model.cpu(), tokenizer, Path(folder), limits)
+            systems = build_systems(model.cpu(), tokenizer, Path(folder), system_args)
             for batch_size in args.batch_sizes:
                 batches = [ids[first : first + batch_size] for first in range(0, len(ids), batch_size)]
                 rows += [{"model": name, **row} for row in compare(systems, batches, args)]

@@ -6,7 +6,7 @@ Each system runs in fresh processes, as users start it, and uses two cores: with
 workers of one thread each. CTranslate2 reads what `vaswani export` writes, and MarianMTModel reads what
 `vaswani convert --to marian` writes. All systems search with beam 4. The systems take turns. In each turn, a system
 translates the file, and also a file with the first line alone. The time for the first line counts as the start. The
-rest of the time for the file counts as translation.
+time for the file, minus the start, counts as translation.
 """
 
 import argparse
@@ -45,7 +45,7 @@ COLUMNS = {
     "start, s": "{start:.1f}",
     "translation, s": "{translation:.1f}",
     "all, s": "{whole:.1f}",
-    f"speed without the start / speed of '{REFERENCE}'": "{ratio}",
+    f"times as fast as '{REFERENCE}', without the start": "{ratio}",
     "BLEU": "{bleu:.2f}",
 }
 # Programs that translate a file with CTranslate2 or MarianMTModel, as users write such programs.
@@ -86,7 +86,11 @@ with open(output, "w", encoding="utf-8") as file:
 
 
 def measure(name: str, places: dict[str, Path]) -> float:
-    """Return the seconds that the command of the system `name` takes; `places` are the files and folders in it."""
+    """Return the seconds that the command of the system `name` takes.
+
+    Args:
+        places: the paths for {model}, {folder}, {input} and {output} in the command.
+    """
     arguments, threads = SYSTEMS[name]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "ACCELERATE_USE_CPU": "true"}
     words = [word.format(**places) for word in arguments.split()]

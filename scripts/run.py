@@ -56,7 +56,7 @@ def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]
         places["run"] = f"{run}/{row}" if row else run
         scores = Path(run, row, "dev_scores.json")
         if row and scores.exists():
-            print(f"row {row} is finished and is skipped. To continue this row, delete {scores}.")
+            print(f"row {row} is finished and is skipped. To train it further or score it again, delete {scores}.")
             continue
         launch = shlex.split(args.launch or table.get("launch", "")) or VASWANI
         settings = fill(f"{table.get('train', '')} {rows[row]}", **places)

@@ -25,7 +25,8 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
     Until then, the new file has the name of `path` with `.partial` after it.
 
     Raises:
-        OSError: if the file cannot be written. The error names the file, even if the disk is full.
+        OSError: if the file cannot be written. The error names the file, also where Python's own error does not, for
+            example if the disk is full.
     """
     unfinished = path.with_name(f"{path.name}.partial")
     try:

@@ -22,22 +22,24 @@ class _NoDefaultModel(dict):
 AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
-# From here on, `transformers.pipeline("translation", ...)` builds a `TranslationPipeline`. transformers v5 refuses
-# "translation" before it looks at registered tasks, and it does not know task names with languages, such as
-# "translation_en_to_de".
+# From here on, `transformers.pipeline("translation", ...)` builds a `TranslationPipeline`. transformers v5 would refuse
+# this task, because it lists it as removed: so the entry is taken out of that list. And transformers would not know
+# names with languages, such as "translation_en_to_de": so `check_task` treats them as "translation".
 registry = pipelines.PIPELINE_REGISTRY
 pipelines.REMOVED_TASKS.pop("translation", None)
 check_task = registry.check_task
 registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
-# register_pipeline() would register the task too. But save_pretrained() of a pipeline would then overwrite the task
-# names in the model's config, which contain its languages.
+# register_pipeline() would register the task too. But then save_pretrained() of a pipeline would replace the
+# `custom_pipelines` in the model's config. The names of its tasks, such as "translation_en_to_de", tell the languages
+# of the model, and would be lost.
 registry.supported_tasks["translation"] = {
     "impl": TranslationPipeline,
     "pt": (AutoModelForSeq2SeqLM,),
     "default": _NoDefaultModel(),
 }
-# In a process that has imported this package, the custom pipeline of a model is hidden. If it were visible,
-# transformers would ask the user to trust the code that is saved with the model.
+# Once this package is imported, transformers must not see the `custom_pipelines` of a config: it would ask the user to
+# trust the code that is saved with the model. So reading the field gives {}. Setting it keeps the value in
+# `vars(config)`, so that it is still saved with the config.
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )

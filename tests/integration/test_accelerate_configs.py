@@ -15,7 +15,7 @@ EXPECTED = {  # name: distributed type, number of processes on all machines, num
     "1_gpu": (DistributedType.NO, 1, 1, False),
     "8_gpus": (DistributedType.MULTI_GPU, 8, 1, False),
     "2x8_gpus": (DistributedType.MULTI_GPU, 16, 2, False),
-    "8_cpu_processes": (DistributedType.MULTI_GPU, 8, 1, True),
+    "8_cpu_processes": (DistributedType.MULTI_GPU, 8, 1, True),  # With MULTI_CPU, accelerate would start one process.
 }
 PROBE = "from accelerate import Accelerator; a = Accelerator(); a.wait_for_everyone(); print(a.num_processes)"
 
@@ -32,6 +32,6 @@ def test_processes_without_a_gpu_work_together(tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
     options = ["--config_file", f"{CONFIGS}/8_cpu_processes.yaml", "--num_processes", "2", "--main_process_port", "0"]
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, f"{tmp_path}/probe.py"]
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}  # Without it, each process would work alone.
     output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
     assert b"".join(output.split()) == b"22"  # the processes share a pipe, so both digits may precede both line ends

@@ -1,4 +1,8 @@
-"""A model saved by older code computes its recorded results, and `vaswani check` finds a model that does not."""
+"""Models compute what they computed when they were saved.
+
+A model saved by older code computes its recorded results. `vaswani check` fails for a model that does not translate the
+example saved beside its weights as before.
+"""
 
 import json
 from pathlib import Path
@@ -25,7 +29,9 @@ def test_a_model_saved_by_older_code_computes_its_recorded_results():
     assert greedy == [0, 16, 39, 39, 39, 14] + [39] * 47 + [2, 1]
 
 
-def test_check_finds_a_model_that_does_not_compute_its_example(bundled_model, tmp_path, output_of, error_of):
+def test_check_fails_if_a_model_does_not_translate_its_saved_example_as_before(
+    bundled_model, tmp_path, output_of, error_of
+):
     for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
     example = tmp_path / EXAMPLE_FILE

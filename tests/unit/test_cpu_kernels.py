@@ -78,7 +78,9 @@ def test_compiled_models_and_devices_other_than_cpus_use_the_dropout_of_pytorch(
     ],
     ids=str,
 )
-def test_only_few_short_sentences_in_half_precision_train_with_eager_attention(monkeypatch, change, expected):
+def test_eager_attention_is_used_only_for_training_small_batches_of_short_sentences_in_half_precision_on_a_cpu(
+    monkeypatch, change, expected
+):
     chosen = []
     monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))

@@ -82,7 +82,8 @@ def forget_positions(layer):
     return "get_seq_length", lambda self, *_: 0
 
 
-# Options of `generate()`. transformers' own loop draws samples with one beam; `top_k=1` leaves it only one choice.
+# Options of `generate()`. Without an engine, sampling with one beam is left to transformers' own loop. With `top_k=1`
+# this loop has only one choice, so its results can be compared.
 WITHOUT_ENGINE = {
     "beams": {},
     "greedy": {"num_beams": 1},
@@ -108,9 +109,7 @@ def test_a_cache_that_changes_the_logits_is_detected_and_not_used(build_tiny_mod
     assert f"in transformers {transformers.__version__} and torch {torch.__version__}" in warnings[0]
 
 
-def test_the_steps_with_a_cache_are_compared_with_steps_without_one_only_in_the_first_search(
-    build_tiny_model, monkeypatch
-):
+def test_only_the_first_search_compares_steps_with_and_without_a_cache(build_tiny_model, monkeypatch):
     monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
     model = build_tiny_model(**SMALL)
     calls = []
@@ -418,7 +417,7 @@ def test_no_sentence_outgrows_the_table_of_learned_positions(build_ending_model,
     assert (tokens[:, -1] == END).all()
     tokens = model.generate(SOURCE, num_beams=num_beams, max_length_offset=None, max_new_tokens=30)
     assert tokens.shape[1] == 1 + 8
-    assert (tokens[:, -1] != END).all()  # cut, as by max_new_tokens
+    assert (tokens[:, -1] != END).all()  # Without an offset, the table cuts a translation, and forces no </s>.
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

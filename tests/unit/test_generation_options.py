@@ -78,7 +78,8 @@ def model(build_ending_model):
 
 def test_every_option_is_honoured_or_refused(model):
     others = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - HONOURED
-    # With the first two, the loop of transformers decodes. The last two are objects, so 0.5 is of a wrong type.
+    # Not tried: `is_assistant` and `prompt_lookup_num_tokens`, with which the loop of transformers decodes, and the two
+    # configs, which are objects, so that 0.5 has a wrong type.
     exceptions = {"is_assistant", "prompt_lookup_num_tokens", "continuous_batching_config", "watermarking_config"}
     for name in others - exceptions:
         config = GenerationConfig()
@@ -296,7 +297,9 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
         "inputs": {"inputs": SOURCE, "labels": SOURCE, "use_cache": False},
     }
 
-    steps = iter(range(60))  # stands for another process, whose search takes 60 steps
+    # The steps stand for another process, whose search takes 60 steps. With `synced_gpus`, and only then, our search
+    # must go on until the other search has ended.
+    steps = iter(range(60))
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flag, **_: flag.add_(next(steps, -1) >= 0))
     found = model.generate(**ways[given] | options)
     assert (next(steps, None) is None) == (given == "synced")

@@ -69,7 +69,7 @@ def _describe(maps: AttentionMaps, kind: str) -> dict:
         "name": VIEWS[kind],
         "queries": queries,
         "keys": keys,
-        "sides": [side.replace("output", "target as it is written") for side in SIDES[kind]],
+        "sides": [side.replace("output", "target that the decoder writes") for side in SIDES[kind]],
         "layers": weights.shape[0],
         "heads": weights.shape[1],
         "colours": head_colours(weights.shape[1]),

@@ -50,8 +50,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--source_language", help="default: the source language of the model, or en")
     add("--target_language", help="language for the paper's BLEU; default: the target language of the model, or de")
     add_column_options(command)
-    add("--split", default="test", help="split to read of a Hub dataset, a folder of .parquet files or the phrasebook")
-    add("--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs")
+    add(
+        "--split",
+        default="test",
+        help="which split to read, if the test set is a Hub dataset, a folder of .parquet files or the phrasebook",
+    )
+    add(
+        "--num_pairs",
+        type=Number(1, 100_000_000),
+        default=1_000,
+        help="with --test phrasebook, the built-in corpus of made-up sentences: number of pairs",
+    )
     add("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     add("--lowercase", action="store_true", help="compare without case")
     add("--translations", type=output_path, help="with --model: file for its translations")
@@ -127,7 +136,9 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     search += "" if args.dtype is None else f"|dtype:{args.dtype}"
     search += "|split_sentences" if args.split_sentences else ""
     fingerprint = " + ".join(member.fingerprint for member in (first, *others))
-    if args.json is not None:  # Written first: if a pipe is closed early, printing ends the command.
+    # The file is written before the scores are printed: if the reader of the output closed the pipe, as `head` does,
+    # printing ends the command.
+    if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         figures = [score._asdict() for score in (*scores, perplexity)]
         write_json(args.json, {"scores": figures, "search": search, "models": names, "fingerprint": fingerprint})

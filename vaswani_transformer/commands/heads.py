@@ -75,6 +75,7 @@ def _format_scores(scores: list) -> str:
     columns = {score.relation: score for score in scores}
     rows = {}  # (layer, head) -> cells
     for score in scores:
+        # A head is named after a relation if its score reaches the threshold.
         cell = f"{'*' * score.is_named}{score.score:.2f}" if score.is_judged else "-"
         rows.setdefault((score.layer, score.head), []).append(cell)
     lines = [(f"layer {layer + 1} head {head + 1}", *cells) for (layer, head), cells in rows.items()]

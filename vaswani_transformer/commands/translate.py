@@ -26,7 +26,8 @@ from .arguments import (
     text_stream,
 )
 
-# The output depends on these options and on the models. Interrupted work continues only if none of them has changed.
+# The names of the options on which the output depends. Interrupted work continues only if neither these options nor
+# the models have changed.
 OF_OUTPUT = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
 
 
@@ -55,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
 
     source, output = args.input, args.output
     processes = find_processes()
-    # A new file cannot replace standard output, a pipe or a device.
+    # A resumable translation is written to a new file, which replaces OUTPUT at the end. So OUTPUT must be a file, not
+    # standard output, a pipe or a device.
     is_replaceable = output is not None and (output.is_file() or not output.exists())
     is_resumable = source is not None and source.is_file() and is_replaceable
     if processes.num_processes > 1 and not is_resumable:
@@ -74,7 +76,10 @@ def run(args: argparse.Namespace) -> None:
         if not is_resumable or args.alignments == output:
             raise ValueError("--alignments needs files as --input and --output, and a third file for the alignments.")
         if args.nbest or args.scores or args.split_sentences:
-            raise ValueError("--alignments needs plain lines: leave out --nbest, --scores and --split_sentences.")
+            raise ValueError(
+                "--alignments needs one translation per line, made from the whole line: leave out --nbest, --scores "
+                "and --split_sentences."
+            )
     first, *others = load_members(args)
     translator = Translator(
         first.model,

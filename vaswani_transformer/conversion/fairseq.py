@@ -51,8 +51,11 @@ def import_model(name: str, output: Path) -> str:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if the checkpoint holds anything but weights and settings, or if its network is not the network of
-            the paper.
+        ValueError: in each of these cases:
+            - `name` is a folder.
+            - The checkpoint is damaged, or holds objects other than tensors, plain values and `argparse.Namespace`.
+            - It is no Transformer of fairseq, or its network differs from the paper's.
+            - The dictionaries are damaged, differ from each other, or have another size than the checkpoint.
     """
     path = Path(name)
     if path.is_dir():
@@ -139,7 +142,7 @@ def rename_old_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under the names of the newest version of fairseq, where Q, K and V have separate matrices.
 
     Raises:
-        LookupError: if the paper's layers have no norm of a given number.
+        LookupError: if a weight is named `layer_norms.N`, and a layer of the paper's encoder or decoder has no norm N.
     """
     renamed = {}
     for name, weight in weights.items():
@@ -168,7 +171,7 @@ def build_config(weights: dict[str, Tensor], settings: dict) -> VaswaniConfig:
 
     Raises:
         ValueError: if a setting makes the network differ from the paper's.
-        KeyError: if the number of heads is missing, or a weight whose shape gives a size.
+        KeyError: if the settings lack the number of heads, or if a weight is missing from whose shape a size is read.
     """
     unlike_paper = [name for name in UNLIKE if settings.get(name)]
     if unlike_paper:

@@ -77,8 +77,9 @@ def _convert(path: Path) -> Tokenizer:
         )
     if symbols := list(spec.user_defined_symbols):
         warnings.warn(
-            f"{path} has user-defined symbols ({', '.join(symbols)}). These symbols stay whole, but "
-            f"spaces beside them are not kept as in SentencePiece: use the symbols only at the start of a line.",
+            f"{path} has user-defined symbols ({', '.join(symbols)}). These symbols stay whole. But unlike "
+            f"SentencePiece, the tokenizer loses a space before a symbol, and adds a missing space after it: use the "
+            f"symbols only at the start of a line, with a space after them.",
             stacklevel=1,  # All warnings have the same place in the code, so Python shows equal warnings once.
         )
     return _Converter(SimpleNamespace(vocab_file=str(path))).converted()

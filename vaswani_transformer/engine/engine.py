@@ -51,8 +51,8 @@ class Engine(VaswaniGenerationMixin):
 
     Attributes:
         model: a weak reference to the model. If an engine cannot do what a call of `model.generate(engine=...)` asks
-            for, the model uses its `forward` instead, but only if this reference shows that the engine was built of
-            this model.
+            for, the model's `forward` takes its place. Before that, `generate` reads this reference. If the engine was
+            built of another model, `generate` raises a ValueError.
         state, sums: what `describe_state` and `sum_weights` returned when the engine was built. An engine for one call
             has neither.
     """
@@ -94,7 +94,7 @@ class Engine(VaswaniGenerationMixin):
             return super().generate(*args, **{"engine": self} | kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """Raise a TypeError: packed matrices are of no use in another process."""
+        """Raise a TypeError: packed matrices (see `PackedProducts`) could not be used in another process."""
         raise TypeError("an engine is for one process and cannot be saved or pickled: save or pickle its model.")
 
     __reduce__ = save_pretrained
@@ -234,6 +234,7 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
             return False
     steps, _ = engine.start(encoding, mask, prompt=target[:, :-1], num_beams=1)
     steps.reorder(target.new_zeros(3, 1), None)
-    encoded = BaseModelOutput(expected)  # `forward` of a subclass may read attributes.
+    # Not a tuple, because the `forward` of a subclass may read `encoder_outputs.last_hidden_state`.
+    encoded = BaseModelOutput(expected)
     outputs = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
     return agree(steps(target), outputs.logits[:, -1])

@@ -1,6 +1,6 @@
 """A beam search that computes what `BeamSearch` computes, and takes less time for large vocabularies and batches.
 
-Shapes: L sentences still in the search, b beams, V vocab_size.
+Shapes: L sentences in the batch (open sentences, and decided ones that are not yet removed), b beams, V vocab_size.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..model.search_vaswani import BeamSearch
 
-NUM_COLUMNS = 256  # the least number of columns in `best_sums`
-FEW_SUMS = 100_000  # For fewer sums, folding takes as long as PyTorch's `topk`.
+NUM_COLUMNS = 256  # the least number of columns into which `best_sums` folds the words of a beam
+FEW_SUMS = 100_000  # For fewer sums, `best_sums` calls `topk`: folding the words would take as long.
 
 
 class FastBeamSearch(BeamSearch):
@@ -38,9 +38,9 @@ class FastBeamSearch(BeamSearch):
         folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
         # (L, count)
         columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices
-        # The place of a word in a beam is beam * V + word. First come the places of the words in the chosen columns,
-        # (L, depth, count). Then come the places of the last words of each beam, which are in no column,
-        # (b, V - depth * width).
+        # The place of a word in a beam is beam * V + word. `first` has the places of the topmost words of the chosen
+        # columns, and `inside`, (L, depth, count), has the places of all words in them. `behind`,
+        # (b, V - depth * width), has the places of the last words of each beam, which are in no column.
         first = columns // width * vocab_size + columns % width
         inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]
         starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)

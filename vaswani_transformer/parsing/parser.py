@@ -24,7 +24,7 @@ from .well_formed import WellFormed
 # beams took 1.6 GB.
 MOST_TOKENS = 1_000
 LENGTH_OFFSET = 300  # how many more tokens the output may have than the sentence (section 6.3)
-WORD_BEGIN = "Ġ"  # The tokenizer writes the space before a word like this.
+WORD_BEGIN = "Ġ"  # what the tokenizer writes for the space before a word
 # Only ASCII white space separates words, because some words of treebanks hold a no-break space.
 WORD = re.compile(r"[^ \t\n\r\f\v]+")
 ESCAPES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})

@@ -46,9 +46,10 @@ def destroy_group_at_exit() -> None:
     """Destroy the process group of PyTorch at exit. Each process calls this function when its work is done.
 
     Without this function, a thread of gloo, PyTorch's library for communication between CPUs, may abort the process
-    (PyTorch's pull request 179291). The models are deleted before the group. Otherwise a part of a model, the reducer
-    of the gradients, would hold the last reference to the group, and the process may hang: the destructor of the group
-    waits for threads of gloo, and these threads may wait for the interpreter (PyTorch's issue 56297).
+    (PyTorch's pull request 179291). The models are deleted first, because the reducer of a model's gradients also
+    refers to the group. If a model outlived this function, the group's destructor would run only when Python deletes
+    that model. The destructor waits for threads of gloo. These threads may wait for the interpreter, and then the
+    process hangs (PyTorch's issue 56297).
     """
     atexit.register(_destroy_group)
 
