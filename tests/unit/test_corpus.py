@@ -270,3 +270,5 @@ def test_a_pipe_is_refused_where_text_is_read_several_times(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="pipe is no regular file, but its text is read several times"):
         describe_source([tmp_path / "pipe", tmp_path / "pipe"], split="train")
+    with pytest.raises(ValueError, match=r"source and target are both .*pipe, which can be read only once"):
+        read([tmp_path / "pipe", tmp_path / "pipe"])

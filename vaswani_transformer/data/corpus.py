@@ -34,9 +34,13 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if a line is not UTF-8, or if one file has more lines than the other. The second error is raised
-            after the last pair.
+        ValueError: if both files are the same pipe, if a line is not UTF-8, or if one file has more lines than the
+            other. The last error is raised after the last pair.
     """
+    if source_path.exists() and not source_path.is_file() and source_path.samefile(target_path):
+        raise ValueError(
+            f"source and target are both {source_path}, which can be read only once: write one of them to a file."
+        )
     sides = zip_longest(read_lines(source_path), read_lines(target_path))
     for number, (source, target) in enumerate(sides, start=1):
         if source is None or target is None:
