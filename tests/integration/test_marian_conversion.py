@@ -223,6 +223,7 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, out
     theirs = MarianTokenizer.from_pretrained(marian_folder)
     model = VaswaniForConditionalGeneration.from_pretrained(output)
     tokenizer = AutoTokenizer.from_pretrained(output)
+    assert "Marian's search" not in output_of(f"convert --to marian --model {output} --output {tmp_path}/again")
     assert model.generation_config.length_penalty_type == "power"
     assert model.generation_config.bad_words_ids == marian.generation_config.bad_words_ids
 

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
@@ -19,8 +20,9 @@ from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, log_withou
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
+from vaswani_transformer.loading import load_tokenizer
 from vaswani_transformer.runs import resumable_checkpoints
-from vaswani_transformer.training import loop, setup
+from vaswani_transformer.training import loop, progress, setup
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
@@ -287,6 +289,20 @@ def test_short_first_orders_the_first_epoch_by_length(tiny_data, tmp_path):
             if update.is_last_of_epoch:
                 break
     assert widths[True] == sorted(widths[False]) != widths[False]
+
+
+def test_only_cuda_compiles_by_default(tiny_data):
+    preparation = read_json(tiny_data / "preparation.json")
+    tokenizer = load_tokenizer(tiny_data)
+    recipes = [setup._complete_recipe(TINY, preparation, tokenizer, device) for device in ("cpu", "cuda", "mps")]
+    assert [recipe.compile for recipe in recipes] == [False, True, False]
+
+
+def test_the_remaining_time_of_a_run_falls_to_zero(tiny_data, tmp_path, capsys):
+    with patch.object(progress, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
+        train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1)
+    times = re.findall(r"remaining (\S+)", capsys.readouterr().err)
+    assert times[0] > times[1] == "0:00:00"  # A negative time would begin with "-1 day".
 
 
 def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_path):

@@ -199,6 +199,8 @@ def test_a_single_query_can_be_drawn():
     assert {text.get_rotation() for text in figure.axes[0].texts} <= {0, 90}
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
+    heights = {text.get_text(): text.get_position()[1] for text in titled.axes[0].texts}
+    assert heights["head"] < heights["x"] < heights["a"] < heights["t"]
     assert titled.get_figheight() == pytest.approx(figure.get_figheight() + 0.4)
     places = [text.get_position() for text in titled.axes[0].texts] + [
         patch.get_xy() for patch in titled.axes[0].patches
