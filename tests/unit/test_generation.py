@@ -114,12 +114,8 @@ def test_only_the_first_search_compares_steps_with_and_without_a_cache(build_tin
     model = build_tiny_model(**SMALL)
     calls = []
     model.register_forward_hook(lambda *_: calls.append(None))
-    counts = []
-    for _ in range(3):
-        calls.clear()
-        model.generate(SOURCE)
-        counts.append(len(calls))
-    assert counts[0] > counts[1] == counts[2]
+    totals = [len(calls) for _ in range(3) if model.generate(SOURCE) is not None]
+    assert totals[0] > totals[1] - totals[0] == totals[2] - totals[1]
 
 
 def test_a_cache_may_be_passed_as_past_key_values_or_cache_and_unknown_arguments_are_refused(build_tiny_model):
