@@ -160,3 +160,15 @@ def test_a_sentence_splitter_that_is_missing_or_loses_characters_is_an_error(pip
     monkeypatch.setitem(sys.modules, "sentencex", SimpleNamespace(segment=lambda language, text: [text[:4]]))
     with pytest.raises(ValueError, match=r"sentencex returned 4 of 6 characters: 'A dog\.'"):
         pipe("A dog.", **OPTION)
+
+
+def test_the_source_language_chooses_the_rules_for_splitting(pipe, build_translator, monkeypatch):
+    languages = set()
+    segment = SimpleNamespace(segment=lambda language, text: languages.add(language) or [text])
+    monkeypatch.setitem(sys.modules, "sentencex", segment)
+    pipe("A dog.", **OPTION)
+    assert languages == {"en"}  # from the name of the model's task
+    model, tokenizer = build_translator(SENTENCES)
+    without_languages = vaswani_pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=1)
+    without_languages("A dog.", src_lang="da", **OPTION)
+    assert languages == {"en", "da"}

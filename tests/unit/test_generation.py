@@ -182,6 +182,7 @@ def test_open_sentences_stay_in_the_batch_and_batches_have_few_sizes(done):
 def test_logits_that_forbid_different_words_do_not_agree():
     logits = torch.tensor([[0.0, 1.0]])
     assert agree(logits, logits + 1e-7)
+    assert agree(logits * 1.01, logits.bfloat16())  # The coarser dtype decides.
     assert not agree(logits, torch.tensor([[0.0, -torch.inf]]))
 
 

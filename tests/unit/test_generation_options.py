@@ -213,6 +213,12 @@ def test_padding_prompts_on_the_left_does_not_change_their_continuations(model, 
         assert set(row[len(new) :]) <= {PAD}
 
 
+def test_the_mask_of_a_prompt_does_not_hide_the_start_token_that_the_search_adds(model):
+    options = {"decoder_input_ids": torch.tensor([[5, 6]] * 3), "return_dict_in_generate": True}
+    found = model.generate(SOURCE, decoder_attention_mask=torch.ones(3, 2).long(), **options)
+    assert_close(found.sequences_scores, model.generate(SOURCE, **options).sequences_scores, tolerance=1e-5)
+
+
 # Greedy search
 
 

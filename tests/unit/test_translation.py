@@ -174,7 +174,7 @@ def test_the_lines_of_a_text_are_translated_one_by_one_and_empty_translations_ar
     assert translator.find_warnings() == ["2 of 2 translations are empty."]
 
 
-def test_bytes_that_form_no_character_are_left_out_and_counted(parts, monkeypatch):
+def test_bytes_that_form_no_character_are_left_out_and_counted_and_a_pipeline_warns(parts, monkeypatch, caplog):
     model, tokenizer = parts
     monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["x \ufffd y"] * len(tokens))
     sentences = ["a dog", "a \ufffd dog"]
@@ -186,6 +186,7 @@ def test_bytes_that_form_no_character_are_left_out_and_counted(parts, monkeypatc
     ]
     found = pipeline("translation", model=model, tokenizer=tokenizer)(sentences, max_new_tokens=2)
     assert [output["translation_text"] for output in found] == expected
+    assert "a translation held bytes that are no character" in caplog.text
 
 
 def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_warns(build_translator, caplog):
