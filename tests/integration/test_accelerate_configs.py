@@ -30,8 +30,8 @@ def test_each_file_configures_what_its_name_says(name):
 @pytest.mark.slow
 def test_processes_without_a_gpu_work_together(tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
-    options = ["--config_file", f"{CONFIGS}/8_cpu_processes.yaml", "--num_processes", "2", "--main_process_port", "0"]
-    command = [sys.executable, "-m", "accelerate.commands.launch", *options, f"{tmp_path}/probe.py"]
+    options = f"--config_file {CONFIGS}/8_cpu_processes.yaml --num_processes 2 --main_process_port 0"
+    command = [sys.executable, *f"-m accelerate.commands.launch {options} {tmp_path}/probe.py".split()]
     environment = os.environ | {"ACCELERATE_USE_CPU": "true"}  # Without it, each process would work alone.
     output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
     assert b"".join(output.split()) == b"22"  # the processes share a pipe, so both digits may precede both line ends

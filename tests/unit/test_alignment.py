@@ -74,21 +74,19 @@ def test_translate_writes_alignments_and_align_rates_its_own_by_a_gold_file_or_n
 ):
     source, output, links = (tmp_path / name for name in ("source", "output", "links"))
     source.write_text("I am Tom.\n\nWhen did you buy the red car?\n")
-    files = ["--input", source, "--output", output, "--alignments", links]
-    vaswani("translate", "--model", bundled_model, *files)
+    vaswani(f"translate --model {bundled_model} --input {source} --output {output} --alignments {links}")
     assert links.read_text() == "0-0 1-1 2-2\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n"
     gold = tmp_path / "gold"
     gold.write_text("0-0 1-1\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n")
-    files = ["--source", source, "--target", output, "--gold", gold]
-    vaswani("align", "--model", bundled_model, *files)
+    command = f"align --model {bundled_model} --source {source} --target {output} --gold {gold}"
+    vaswani(command)
     assert "alignment error rate 0.053  precision 0.900  recall 1.000" in capsys.readouterr().err
     gold.write_text("0-0\n\n0?0\n")
-    vaswani("align", "--model", bundled_model, *files, status=1)
+    vaswani(command, status=1)
     assert f"{gold}, line 3: '0?0' is not a link" in capsys.readouterr().err
 
 
 def test_the_bundled_model_aligns_with_a_low_error_rate(bundled_model, data_folder, capsys):
-    folder = data_folder / "alignment_de_en"
-    files = ["--source", f"{folder}/dev.en", "--target", f"{folder}/dev.de", "--gold", f"{folder}/dev.gold.en-de"]
-    vaswani("align", "--model", bundled_model, *files)
+    dev = data_folder / "alignment_de_en/dev"
+    vaswani(f"align --model {bundled_model} --source {dev}.en --target {dev}.de --gold {dev}.gold.en-de")
     assert float(capsys.readouterr().err.split("error rate ")[1].split()[0]) < 0.18

@@ -186,7 +186,7 @@ def test_vaswani_average_takes_the_last_checkpoints_of_a_run(tmp_path, capsys, m
     average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
     assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
     (tmp_path / "recipe.json").write_text("{}")
-    vaswani("average", "--run", tmp_path, "--output", tmp_path / "b", status=1)
+    vaswani(f"average --run {tmp_path} --output {tmp_path}/b", status=1)
     assert "recipe.json was not written by this version" in capsys.readouterr().err
 
 

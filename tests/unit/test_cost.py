@@ -44,15 +44,15 @@ def test_a_device_without_a_known_rate_is_refused():
 
 
 def test_the_command_prints_the_costs_of_a_run_beside_the_costs_in_the_paper(run_folder, capsys):
-    vaswani("cost", "--run", run_folder, "--device", "P100")
+    vaswani(f"cost --run {run_folder} --device P100")
     printed = capsys.readouterr().out
     assert "updates 9 in 0.01 hours" in printed
     assert "4.2e+14 FLOP  the paper's formula: 22 s x 2 devices x 9.5e+12 FLOP/s" in printed
     assert "4.3e+07 FLOP  6 x parameters x target tokens: 8,000 parameters, 900 target tokens" in printed
     assert "2.3e+19 FLOP  the paper's big model" in printed
-    vaswani("cost", "--run", run_folder, "--device", "1e12", "--devices", 3)
+    vaswani(f"cost --run {run_folder} --device 1e12 --devices 3")
     assert "6.6e+13 FLOP  the paper's formula: 22 s x 3 devices x 1e+12 FLOP/s" in capsys.readouterr().out
-    vaswani("cost", "--run", run_folder)
+    vaswani(f"cost --run {run_folder}")
     assert "name a --device" in capsys.readouterr().out
 
 

@@ -35,7 +35,7 @@ def test_the_error_about_a_missing_package_says_how_to_install_it(form, package,
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delattr("vaswani_transformer.export", raising=False)
-    vaswani("export", "--model", "nowhere", "--format", form, "--output", tmp_path / "export", status=1)
+    vaswani(f"export --model nowhere --format {form} --output {tmp_path}/export", status=1)
     error = capsys.readouterr().err
     assert package in error
     assert 'pip install -c constraints.txt -e ".[export]"' in error

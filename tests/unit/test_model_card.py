@@ -139,7 +139,7 @@ def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, caps
     card = build_card(run)
     assert "seed 3; updates: 58 done, 8,000 planned" in card
     assert "after update 58 and before checkpoints were averaged: 700.000" in card
-    vaswani("card", "--run", run, status=1)
+    vaswani(f"card --run {run}", status=1)
     assert "is a checkpoint, not the final model" in capsys.readouterr().err
 
 

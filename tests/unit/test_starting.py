@@ -91,30 +91,31 @@ def test_the_version_equals_the_version_of_the_installed_package(capsys):
     assert vaswani_transformer.__version__ == metadata.version("vaswani-transformer")
 
 
-PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
+PREPARE = "prepare --train a.csv --dev b.csv --output c"
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("command", "message"),
     [
-        (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
-        (["translate", "--model", "a", "Hello."], "unrecognized arguments: Hello.; text is read from --input"),
+        ("average --run a --output b --oops 3", "unrecognized arguments: --oops 3"),
+        ("translate --model a Hello.", "unrecognized arguments: Hello.; text is read from --input"),
         (
-            ["export", "--model", "a", "--output", "b", "--format", "onnx", "--quantization", "int8"],
+            "export --model a --output b --format onnx --quantization int8",
             "--quantization and --max_positions need --format ctranslate2.",
         ),
-        (["prepare", "--output", "-"], "argument --output: this output cannot be standard output"),
+        ("prepare --output -", "argument --output: this output cannot be standard output"),
         (
-            [*PREPARE, "--copy_words"],
+            f"{PREPARE} --copy_words",
             "--copy_words is an option for trees: add --task parsing, or leave --copy_words out.",
         ),
-        ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train (1 in all), got 2."),
+        (f"{PREPARE} --weights 1 2", "--weights: expected one number for each --train (1 in all), got 2."),
     ],
 )
-def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
+def test_a_usage_error_shows_the_usage_of_its_command(command, message, capsys):
+    name, *words = command.split()
     with pytest.raises(SystemExit) as stop:
-        cli.main(words)
+        cli.main([name, *words])
     assert stop.value.code == 2
     usage, *_, error = capsys.readouterr().err.splitlines()
-    assert usage.startswith(f"usage: vaswani {words[0]} [-h]")
-    assert error.startswith(f"vaswani {words[0]}: error: {message}")
+    assert usage.startswith(f"usage: vaswani {name} [-h]")
+    assert error.startswith(f"vaswani {name}: error: {message}")
