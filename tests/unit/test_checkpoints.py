@@ -173,16 +173,16 @@ def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkey
     assert sorted(names(tmp_path.iterdir())) == ["step-00000002", "step-00000003", "step-00000004"]
 
 
-@pytest.mark.parametrize(("last", "averaged"), [(["--last", 2], [3, 4]), ([], [2, 3, 4])])
+@pytest.mark.parametrize(("last", "averaged"), [("--last 2", [3, 4]), ("", [2, 3, 4])])
 def test_vaswani_average_takes_the_last_checkpoints_of_a_run(tmp_path, capsys, monkeypatch, last, averaged):
     # The command ends with a translation by the averaged model, but these folders hold no model that can translate.
     monkeypatch.setattr(example, "keep_example", lambda folder: None)
     folders = {step: write_step(tmp_path / "checkpoints", step) for step in range(1, 5)}
     (tmp_path / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 3}}')
-    command = ["average", "--run", tmp_path, "--output", tmp_path / "mean"]
-    vaswani(*command, "--last", 5, status=1)
+    command = f"average --run {tmp_path} --output {tmp_path}/mean"
+    vaswani(f"{command} --last 5", status=1)
     assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
-    vaswani(*command, *last)
+    vaswani(f"{command} {last}")
     average_checkpoints([folders[step] for step in averaged], tmp_path / "expected")
     assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
     (tmp_path / "recipe.json").write_text("{}")
@@ -195,12 +195,12 @@ def test_vaswani_average_takes_named_checkpoints_and_models(tmp_path, monkeypatc
     monkeypatch.setattr(example, "keep_example", lambda folder: None)
     model = write_step(tmp_path / "checkpoints", 3).rename(tmp_path / "model")
     folders = [*(write_step(tmp_path / "checkpoints", step) for step in (7, 1)), model]
-    named = ["average", "--checkpoints", *folders, "--output", tmp_path / "mean"]
-    vaswani(*named)
+    command = f"average --output {tmp_path}/mean --checkpoints"
+    vaswani(command, *folders)
     average_checkpoints(folders, tmp_path / "expected")
     assert torch.equal(read_weights(tmp_path / "mean"), read_weights(tmp_path / "expected"))
     with pytest.raises(SystemExit):
-        vaswani(*named, "--last", 2)
+        vaswani(command, *folders, "--last", 2)
     assert "--last counts the checkpoints of a --run" in capsys.readouterr().err
 
 

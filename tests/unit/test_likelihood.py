@@ -118,12 +118,12 @@ def test_files_are_scored_on_the_command_line(translator, expected, tmp_path, ca
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     for file, sentences in zip((source, target), zip(*TEXT, strict=True), strict=True):
         write_lines(file, sentences)
-    command = ["score", "--model", tmp_path / "model", "--source", source, "--target", target]
-    vaswani(*command)
+    command = f"score --model {tmp_path}/model --source {source} --target {target}"
+    vaswani(command)
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     found = [(float(log_prob), int(length), float(score)) for log_prob, length, score in rows]
     assert found == [pytest.approx(row, abs=1e-4) for row in expected]
-    vaswani(*command, "--length_penalty", 0)
+    vaswani(f"{command} --length_penalty 0")
     for line in capsys.readouterr().out.splitlines():
         log_prob, _, score = line.split("\t")
         assert log_prob == score
