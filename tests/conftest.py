@@ -33,8 +33,9 @@ if sys.platform == "linux":
 # ATEN_CPU_CAPABILITY may choose another instruction set. Kernels that torch.compile has cached for one instruction set
 # fail under another, so each instruction set has its own cache. An older value is replaced, because importing torch may
 # have set one.
-KERNELS = f"torchinductor_{os.getuid()}_{torch.backends.cpu.get_cpu_capability()}"
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = (
+    f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}_{torch.backends.cpu.get_cpu_capability()}"
+)
 
 # Hypothesis's examples have no deadline, because their time says more about the machine than about the code. Each run
 # has the same examples, so that no test fails by chance.
@@ -164,22 +165,15 @@ def hold(folder, connection):
 
 
 @pytest.fixture
-def another_process_in():
-    """Return a function: in the block of `with another_process_in(folder) as other`, `other` has locked the folder."""
-
-    @contextlib.contextmanager
-    def start(folder: Path):
-        ours, theirs = multiprocessing.Pipe()
-        holder = multiprocessing.get_context("fork").Process(target=hold, args=(folder, theirs))
-        holder.start()
-        ours.recv()
-        try:
-            yield holder
-        finally:
-            holder.kill()
-            holder.join()
-
-    return start
+def another_process(tmp_path):
+    """Start and return a process that has locked `tmp_path`."""
+    ours, theirs = multiprocessing.Pipe()
+    holder = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, theirs))
+    holder.start()
+    ours.recv()
+    yield holder
+    holder.kill()
+    holder.join()
 
 
 @pytest.fixture(scope="session")
@@ -282,5 +276,6 @@ def metric_modules(tmp_path_factory):
 
 def forget_metric_modules() -> None:
     """Remove the imported modules of metrics, so that the next import reads them from the folder in use by then."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "evaluate_modules"]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name.startswith("evaluate_modules"):
+            del sys.modules[name]

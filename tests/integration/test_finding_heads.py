@@ -43,7 +43,7 @@ def test_heads_of_an_untrained_model_get_scores_but_reach_no_threshold(untrained
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kind cross --layer 2", "has no layer 2: choose a number from 1 to 1"),
+        ("--kind cross --layer 2", "Encoder-decoder attention has no layer 2: choose a number from 1 to 1"),
         ("--heads 1 5", "has no head 5: choose a number from 1 to 4"),
     ],
 )

@@ -55,15 +55,14 @@ def test_find_changes_names_each_difference_by_its_path():
     assert not list(find_changes(given, given, "it"))
 
 
-def test_a_folder_is_locked_until_the_writing_process_ends(tmp_path, another_process_in):
-    with another_process_in(tmp_path) as holder:
-        message = "another process writes in .*: wait until it ends, or name another output"
-        with pytest.raises(ValueError, match=message), lock_folder(tmp_path):
-            pass
-        holder.kill()
-        holder.join()
-        with lock_folder(tmp_path):
-            pass
+def test_a_folder_is_locked_until_the_writing_process_ends(tmp_path, another_process):
+    message = "another process writes in .*: wait until it ends, or name another output"
+    with pytest.raises(ValueError, match=message), lock_folder(tmp_path):
+        pass
+    another_process.kill()
+    another_process.join()
+    with lock_folder(tmp_path):
+        pass
 
 
 def test_a_claim_records_settings_once_and_then_compares_them(tmp_path):
