@@ -45,8 +45,9 @@ def write_lines(folder, updates, *, from_update, **options):
         (lambda content: content[:-30], [1]),
         (lambda content: content.partition(b"\n")[2], [2]),
         (lambda content: content[:10] + bytes(1_000), []),
+        (lambda content: content.replace(b'{"update": 2', b"{"), [1]),
     ],
-    ids=["whole", "cut", "without its first line", "filled with NUL"],
+    ids=["whole", "cut", "without its first line", "filled with NUL", "with a damaged line"],
 )
 def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, kept_updates):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
