@@ -186,13 +186,16 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
     """Return the tokenizer in a folder or on the Hub.
 
     Raises:
-        ValueError: if the tokenizer is damaged, or if it needs Python code that comes with it.
+        ValueError: if the tokenizer is damaged, if it has no padding or end token, or if it needs Python code that
+            comes with it.
         ImportError: if the tokenizer needs sentencepiece, and sentencepiece is missing.
     """
     with naming_damage(name):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
         if not isinstance(tokenizer.model_max_length, int | float):
             raise ValueError(f"model_max_length must be a number, got {tokenizer.model_max_length!r}")
+        if None in (tokenizer.pad_token, tokenizer.eos_token):
+            raise ValueError("tokenizer_config.json names no pad_token or no eos_token, or cannot be read")
     return tokenizer
 
 

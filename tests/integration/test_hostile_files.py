@@ -136,6 +136,10 @@ DAMAGES = {
     ),
     "a million layers": (changed("config", encoder_layers=10**6), "encoder_layers must be at most 1,000, got 1000000"),
     "model_max_length x": (changed("tokenizer_config", model_max_length="x"), "model_max_length must be a number"),
+    "a tokenizer without padding": (
+        lambda folder: (folder / "tokenizer_config.json").unlink(),
+        "tokenizer_config.json names no pad_token or no eos_token",
+    ),
     **{
         f"{name} {value}": (changed("generation_config", **{name: value}), message)
         for name, value, message in (
