@@ -122,11 +122,8 @@ def _explain(error: BaseException, args: argparse.Namespace) -> str:
     if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # CUDA, Python and PyTorch
         advice = "give a smaller --tokens_per_batch (in training a larger --accumulation_steps), or shorter sentences"
         return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}."
-    if isinstance(error, ModuleNotFoundError):
-        name = str(error.name).partition(".")[0]
-        if extra := EXTRAS.get(name):
-            return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository'
-        return f"{reason}: pip install {name}"
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
+        return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository'
     if kind == "ConnectError":  # of httpx, which huggingface_hub uses
         return f"the Hugging Face Hub does not answer ({reason}): check the network connection."
     if isinstance(error, USER_ERRORS) and reason:

@@ -52,7 +52,8 @@ def test_the_recipes_of_the_published_scores_do_not_change():
 
 
 def test_the_big_recipe_has_the_changes_named_in_the_paper():
-    base, big = RECIPES["base_en_de"], RECIPES["big_en_de"]
+    base = RECIPES["base_en_de"]
+    big = RECIPES["big_en_de"]
     config = VaswaniConfig(**big.model)
     assert (config.d_model, config.d_ff, config.num_heads, config.d_k, config.dropout) == (1024, 4096, 16, 64, 0.3)
     assert (big.num_updates, big.num_averaged_checkpoints) == (300_000, 20)

@@ -47,8 +47,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=[],
         help="files with one reference translation per line; with --model, they are added to the references in --test",
     )
-    add("--source_language", help="default: the source language of the model, or en")
-    add("--target_language", help="language for the paper's BLEU; default: the target language of the model, or de")
+    default = "of the model, else as in the endings of the --test files, else"
+    add("--source_language", help=f"default: the source language {default} en")
+    add("--target_language", help=f"language for the paper's BLEU; default: the target language {default} de")
     add_column_options(command)
     add(
         "--split",
