@@ -1,24 +1,22 @@
-"""The loss of section 5.4 without storing all logits. For one token y with logits z, label smoothing eps and V words
+"""The loss of section 5.4 without storing all logits.
 
-    loss = logsumexp(z) - (1 - eps) z_y - eps mean(z)        dloss/dz = softmax(z) - (1 - eps) onehot(y) - eps / V
-
-Loss and gradient of a token need its logits only once. So the code below computes logits, loss and gradient for a slice
-of the tokens at a time. For 25,000 tokens and a vocabulary of 37,000, the plain formula would store three matrices of
-3.7 GB each.
+For 25,000 tokens and a vocabulary of 37,000, the formula stores several matrices of 3.7 GB each. So the code below
+applies the formula to a slice of the tokens at a time. It computes the gradients of a slice at once, and adds them up.
+Then the logits of the slice are no longer needed.
 """
 
 import contextlib
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..model.loss_vaswani import IGNORE_INDEX
+from ..model.loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 
-LOGITS_PER_SLICE = 2**28  # enough to keep a GPU busy
-# On a CPU, smaller slices are slow, and larger slices need too much memory.
-LEAST_LOGITS_ON_CPU = 2**20
-MOST_LOGITS_ON_CPU = 2**26
+# The number of logits in a slice. On a CPU, larger slices are not faster, but need more memory. Slices of a quarter of
+# this number took 20 % longer for a vocabulary of 37,000, because each slice reads the whole projection.
+LOGITS_ON_CPU = 2**23
+LOGITS_ON_GPU = 2**27
 
 
 def sum_loss_by_slices(
@@ -41,100 +39,45 @@ def sum_loss_by_slices(
     Returns:
         Two scalars, as `sum_label_smoothed_loss` returns them: the loss, and -log P of the labels, without a gradient.
     """
-    if labels.device.type == "cpu":
+    kind = labels.device.type
+    if kind == "cpu":
         is_label = labels != IGNORE_INDEX
         hidden_states = hidden_states[is_label]
         labels = labels[is_label]
     # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
-    kind = labels.device.type
     dtype = hidden_states.dtype
     without_autocast = contextlib.nullcontext()
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(kind)
-        # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
-        without_autocast = torch.autocast(kind, enabled=False)
+        without_autocast = torch.autocast(kind, enabled=False)  # The slices below convert the factors themselves.
     with without_autocast:
-        return _SlicedCrossEntropy.apply(
-            hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
-        )
+        return _SlicedLoss.apply(hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype)
 
 
-def _average_logits(
-    hidden_states: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Return the mean row of `weight`, (d_model,), and the mean of each token's logits over the vocabulary, (N,).
-
-    The mean of the logits is the product of the hidden state and the mean row.
-    """
-    mean_row = weight.mean(dim=0, dtype=dtype)
-    mean_logits = hidden_states.to(dtype) @ mean_row
-    return mean_row, mean_logits if bias is None else mean_logits + bias.mean(dtype=dtype)
-
-
-class _SlicedCrossEntropy(torch.autograd.Function):
+class _SlicedLoss(torch.autograd.Function):
     """The loss and its gradients, in slices. The forward pass computes gradients, and the backward pass scales them."""
 
     @staticmethod
     def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype):
-        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
-        accumulate = torch.promote_types(dtype, torch.float32)
-        hidden_states = hidden_states.to(dtype)
-        weight = weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-        is_label = labels != IGNORE_INDEX
-        labels = labels.where(is_label, 0)
-        # Hidden states of padding become zero, so they add nothing to the gradient of `weight`. Masks keep padding out
-        # of the other results.
-        hidden_states = hidden_states * is_label[:, None]
-        num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
-        grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
-        grad_bias = torch.zeros_like(bias, dtype=accumulate) if need_bias else None
-
-        mean_row, mean_logits = _average_logits(hidden_states, weight, bias, accumulate)
-        loss = -label_smoothing * (mean_logits * is_label).sum()
-        nll = mean_logits.new_zeros(())
-
-        slice_length = min(num_tokens, find_slice_length(hidden_states, vocab_size))
-        # All slices share two buffers, because allocating such a buffer takes as long as the products.
-        logits_buffer, probs_buffer = hidden_states.new_empty(2, slice_length, vocab_size)
-        for start in range(0, num_tokens, max(1, slice_length)):
-            rows = slice(start, start + slice_length)
-            h, y, slice_is_label = hidden_states[rows], labels[rows, None], is_label[rows, None]
-            logits = torch.mm(h, weight.t(), out=logits_buffer[: len(h)])
-            if bias is not None:
-                logits += bias
-            chosen = logits.gather(1, y)
-            greatest = logits.amax(dim=-1, keepdim=True)
-            grad_logits = torch.softmax(logits, dim=-1, out=probs_buffer[: len(h)])
-            # logsumexp(z) = z_w - log P(w) for each word w. The code takes the most likely word as w: its probability
-            # is at least 1 / V, while P(y) could be 0 in half precision. P(w) is rounded too, but this costs less
-            # accuracy than the rounding of the logits.
-            log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
-            nll = nll + ((log_normaliser - chosen) * slice_is_label).sum()
-            loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * slice_is_label).sum()
-            if not (need_hidden or need_weight or need_bias):
-                continue
-            grad_logits.scatter_add_(1, y, torch.full_like(y, label_smoothing - 1, dtype=grad_logits.dtype))
-            if need_bias:
-                grad_bias += (grad_logits * slice_is_label).sum(dim=0, dtype=accumulate)
-            if need_hidden:
-                grad_hidden[rows] = grad_logits @ weight
-            if need_weight:
-                # On a CPU, which has many slices, `addmm_` adds the product in one pass over the matrix.
-                if grad_weight.device.type == "cpu" and grad_weight.dtype == dtype:
-                    grad_weight.addmm_(grad_logits.T, h)
-                else:
-                    grad_weight += grad_logits.T @ h
-        # The term -eps / V is equal in all entries of dloss/dz, so its share of each gradient is added once.
-        if need_hidden:
-            grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
-            grad_hidden *= is_label[:, None]
-        if need_weight:
-            grad_weight -= label_smoothing / vocab_size * hidden_states.sum(dim=0, dtype=accumulate)
-        if need_bias:
-            grad_bias -= label_smoothing / vocab_size * is_label.sum().to(accumulate)
-        ctx.gradients = (grad_hidden, grad_weight, grad_bias)
+        # The gradients of the projection are sums over all slices, so they are added in float32 at least.
+        parameters = [
+            None if x is None else x.detach().to(torch.promote_types(dtype, torch.float32)).requires_grad_(needs_grad)
+            for x, needs_grad in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True)
+        ]
+        length = find_slice_length(hidden_states.device, len(weight))
+        slices = [h.requires_grad_(ctx.needs_input_grad[0]) for h in hidden_states.detach().split(length)]
+        losses = 0
+        with torch.enable_grad():
+            for h, y in zip(slices, labels.split(length), strict=True):
+                projection = (None if x is None else x.to(dtype) for x in parameters)
+                logits = nn.functional.linear(h.to(dtype), *projection)
+                loss, nll = sum_label_smoothed_loss(logits, y, label_smoothing=label_smoothing)
+                if loss.requires_grad:
+                    loss.backward()
+                losses += torch.stack((loss.detach(), nll))
+        grad_hidden = torch.cat([h.grad for h in slices]) if ctx.needs_input_grad[0] else None
+        ctx.gradients = (grad_hidden, *(None if x is None else x.grad for x in parameters))
+        loss, nll = losses
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
@@ -150,13 +93,6 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         return (*grads, None, None, None)
 
 
-def find_slice_length(hidden_states: Tensor, vocab_size: int) -> int:
-    """Return the number of tokens of a slice, for `hidden_states` (..., D)."""
-    if hidden_states.device.type == "cpu":
-        # A slice reads the matrix (V, D) and its logits (tokens, V) from memory. With D tokens both are equally large.
-        # Half precision needs twice as many tokens, because the gradient of the matrix is still added in float32. With
-        # slices of only 28 tokens (V 37,000, D 512) the loss took 2.5 times as long in float32, and 10 times as long in
-        # bfloat16.
-        d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
-        return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
-    return max(1, LOGITS_PER_SLICE // vocab_size)
+def find_slice_length(device: torch.device, vocab_size: int) -> int:
+    """Return the number of tokens of a slice."""
+    return max(1, (LOGITS_ON_CPU if device.type == "cpu" else LOGITS_ON_GPU) // vocab_size)
