@@ -1,18 +1,16 @@
 """Tokenizers: encoding and decoding, normalisation, and the training of vocabularies."""
 
-import copy
 from unicodedata import normalize
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.data.normalization import INVISIBLE, is_normalised
+from vaswani_transformer.data.normalization import INVISIBLE
 from vaswani_transformer.data.preparation import build_encoder
-from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, cuts_words_apart, train_tokenizer
+from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
@@ -37,7 +35,6 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
     clean = [tokenizer.backend_tokenizer.normalizer.normalize_str(text).lstrip(" ") for text in texts]
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == clean
     assert tokenizer(clean).input_ids == rows
-    assert all(text == cleaned for text, cleaned in zip(texts, clean, strict=True) if is_normalised(text))
     assert [[token for token in row if token < len(SPECIAL)] for row in rows] == [[tokenizer.eos_token_id]] * len(texts)
     assert {row[-1] for row in rows} == {tokenizer.eos_token_id}
     padded = tokenizer(texts, padding=True)
@@ -120,17 +117,7 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
 @example(texts=["0 \u0e31"])
 @example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
 def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
-    with_phrase = copy.deepcopy(tokenizer)
-    with_phrase.add_tokens(["law law"])
-    for each in (tokenizer, with_phrase):
-        assert build_encoder(each)(texts) == each(texts).input_ids
-
-
-def test_cuts_words_apart_is_false_if_the_normalizer_was_changed(tokenizer):
-    backend = copy.deepcopy(tokenizer).backend_tokenizer
-    assert cuts_words_apart(backend)
-    backend.normalizer = normalizers.Replace(" ", "_")
-    assert not cuts_words_apart(backend)
+    assert build_encoder(tokenizer)(texts) == tokenizer(texts).input_ids
 
 
 @each_subword_model

@@ -46,14 +46,6 @@ def build_normalizer() -> normalizers.Normalizer:
     )
 
 
-def is_normalised(text: str) -> bool:
-    """Return True only if the normaliser would not change `text`.
-
-    This quick test takes a tenth of the normaliser's time. It also returns False for some texts that would not change.
-    """
-    return text.isprintable() and max(text, default="") < "\u0300" and "  " not in text and text == text.strip(" ")
-
-
 def _list_rules() -> dict[str, str]:
     """Return the characters to replace, each with its replacement."""
     rules = dict.fromkeys(INVISIBLE, "")

@@ -27,7 +27,7 @@ from ..runs import DEV_FILE, PREPARATION_FILE
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .filtering import filter_pairs, summarise
-from .tokenization import cuts_words_apart, train_tokenizer
+from .tokenization import train_tokenizer
 
 # Mark of sub-words in the output of subword-nmt or SentencePiece -> a command that joins the sub-words.
 SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}
@@ -35,7 +35,7 @@ FORMAT = 6  # The version of the format of the files in the folder.
 # The vocabulary is learnt from at most this number of pairs: every k-th pair of all corpora, whatever their weights.
 # Learning needs 1.2 KB of memory per different word, which would be gigabytes for the paper's 4.5M pairs.
 VOCABULARY_PAIRS = 500_000
-# The number of pairs that are in memory at a time. A word is encoded once per block, so larger blocks save time.
+# The number of pairs that are in memory at a time.
 PAIRS_PER_BLOCK = 25_000
 
 
@@ -221,9 +221,7 @@ def _learn_vocabulary(
 
 
 def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that encodes many sentences as `tokenizer` does.
-
-    If no token can hold two words, the function encodes each different word only once. This halves the time.
+    """Return a function that encodes many sentences as `tokenizer` does, on all cores.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.
@@ -240,18 +238,7 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
             f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}, but encodes 'a' as "
             f"{example.tokens}. Let `prepare` learn a vocabulary instead."
         )
-
-    def encode(texts: Sequence[str], **options: bool) -> list[list[int]]:
-        return [encoding.ids for encoding in encoder.encode_batch_fast(texts, **options)]
-
-    def encode_by_words(texts: Sequence[str]) -> list[list[int]]:
-        # A sentence with white space other than single spaces is encoded whole, as if it were one word.
-        sentences = [words if " ".join(words := text.split()) == text else [text] for text in texts]
-        unique_words = list(dict.fromkeys(chain.from_iterable(sentences)))
-        ids = dict(zip(unique_words, encode(unique_words, add_special_tokens=False), strict=True))
-        return [[*chain.from_iterable(map(ids.__getitem__, words)), end_id] for words in sentences]
-
-    return encode_by_words if cuts_words_apart(encoder) else encode
+    return lambda texts: [encoding.ids for encoding in encoder.encode_batch_fast(texts)]
 
 
 def _store(

@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .normalization import build_normalizer, is_normalised
+from .normalization import build_normalizer
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
 # The special tokens in the order of their ids. VaswaniConfig has the same ids by default, and so has fairseq.
@@ -62,10 +62,9 @@ def train_tokenizer(
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
-    normalizer = build_normalizer()
-    texts = (text if is_normalised(text) else normalizer.normalize_str(text) for text in texts)
+    tokenizer.normalizer = build_normalizer()
+    texts = iter(texts)
     tokenizer.train_from_iterator(iter(lambda: list(islice(texts, TEXTS_PER_BATCH)), []), trainer)
-    tokenizer.normalizer = normalizer
     vocab_size -= len(reserved)
     if vocab_size < smallest:
         raise ValueError(
@@ -109,20 +108,6 @@ def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,
     )
-
-
-def cuts_words_apart(tokenizer: Tokenizer) -> bool:
-    """Return True only if no token of `tokenizer` can hold two words.
-
-    This is certain if `tokenizer` differs from a result of `train_tokenizer` only in its vocabulary. For all other
-    tokenizers the function returns False.
-    """
-    subword_model = "wordpiece" if isinstance(tokenizer.model, models.WordPiece) else "bpe"
-    learnt = train_tokenizer([], subword_model=subword_model).backend_tokenizer
-    states = [json.loads(each.to_str()) for each in (tokenizer, learnt)]
-    for state in states:
-        state["model"] |= {"vocab": None, "merges": None}
-    return states[0] == states[1]
 
 
 def _leave_out_last_entries(tokenizer: Tokenizer, *, size: int) -> Tokenizer:
