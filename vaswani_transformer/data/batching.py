@@ -225,14 +225,14 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 
 
 class Update(NamedTuple):
-    """The micro-batches of one process in one update. A `DataLoader` can pin the memory of a named tuple."""
+    """The micro-batches of one process in one update."""
 
     micro_batches: list[dict[str, Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
     target_tokens: int  # of all processes together, without padding; the loss is divided by this number
     is_last_of_epoch: bool
 
 
-class UpdateStream(torch.utils.data.IterableDataset):
+class UpdateStream:
     """The endless stream of updates of one process.
 
     Args:

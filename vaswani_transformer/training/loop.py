@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from ..averaging import average_checkpoints
@@ -131,10 +130,12 @@ def run_update(parts: RunParts, update: Update) -> float:
     """
     accelerator, optimizer = parts.accelerator, parts.optimizer
     device = accelerator.device
+    # The host waits for a GPU when it copies from memory that is not pinned.
+    pin = torch.Tensor.pin_memory if device.type == "cuda" else lambda tensor: tensor
     losses = torch.zeros(2, device=device)
     for i, batch in enumerate(update.micro_batches):
         is_last = i == len(update.micro_batches) - 1
-        batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        batch = {name: pin(tensor).to(device, non_blocking=True) for name, tensor in batch.items()}
         # The processes exchange gradients once in an update, with the last micro-batch.
         with contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model):
             output = parts.forward(**batch, num_items_in_batch=1)  # sums over the tokens of this micro-batch
@@ -165,25 +166,19 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     is forked beside the threads of gloo or NCCL may never answer.
     """
     accelerator, recipe, progress = parts.accelerator, parts.recipe, parts.progress
-    stream = UpdateStream(
-        parts.train_pairs,
-        tokens_per_batch=recipe.tokens_per_batch,
-        seed=parts.description["seed"],
-        short_first=recipe.short_first,
-        epoch=progress.epoch,
-        updates_of_epoch=progress.updates_of_epoch,
-        num_processes=accelerator.num_processes,
-        process_index=accelerator.process_index,
-        accumulation_steps=parts.accumulation_steps,
+    return iter(
+        UpdateStream(
+            parts.train_pairs,
+            tokens_per_batch=recipe.tokens_per_batch,
+            seed=parts.description["seed"],
+            short_first=recipe.short_first,
+            epoch=progress.epoch,
+            updates_of_epoch=progress.updates_of_epoch,
+            num_processes=accelerator.num_processes,
+            process_index=accelerator.process_index,
+            accumulation_steps=parts.accumulation_steps,
+        )
     )
-    loader = DataLoader(
-        stream,
-        batch_size=None,
-        pin_memory=accelerator.device.type == "cuda",
-        # The loader draws a number from this generator. If it used the global generator, the dropout would change.
-        generator=torch.Generator(),
-    )
-    return iter(loader)
 
 
 def _print_settings(parts: RunParts, title: str) -> None:
