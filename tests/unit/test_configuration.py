@@ -111,6 +111,7 @@ def test_d_k_and_d_v_are_by_default_d_model_divided_by_num_heads(given):
             {"d_model": 16, "num_heads": 3, "d_k": 4},
             r"d_model \(16\) must be a multiple of num_heads \(3\).*set d_k and d_v",
         ),
+        *(({"layer_norm_eps": value}, f"a positive finite number, got {value}") for value in (0.0, float("inf"))),
         *(({name: 0}, rf"^{name} must be at least 1, got 0\.$") for name in SIZES),
         *(
             ({name: value}, rf"^{name} is a probability in \[0, 1\), got {value}\.$")
