@@ -4,9 +4,8 @@ Both kinds work on bytes. So no word is unknown, and decoding restores every nor
 result is a plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
 """
 
-import json
-from collections.abc import Collection, Iterable
-from itertools import islice, takewhile
+from collections.abc import Iterable
+from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -18,13 +17,10 @@ SUBWORD_MODELS = ("bpe", "wordpiece")
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than counting their words.
 PIECE_WINDOW = 200  # A word of more bytes is split into parts of this size before the search for word pieces.
-# If the text gives fewer entries than requested, their number is rounded down to a multiple of this number. Matrices of
-# other sizes are slow on GPUs.
-SIZE_MULTIPLE = 8
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 37_000, subword_model: str = "bpe", reserved: Collection[str] = ()
+    texts: Iterable[str], *, vocab_size: int = 37_000, subword_model: str = "bpe"
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from `texts` of both languages.
 
@@ -34,11 +30,8 @@ def train_tokenizer(
     Args:
         texts: sentences of both languages, in any order. They are read once.
         vocab_size: the number of entries, with special tokens and the 256 bytes. A small corpus gives fewer entries.
-            Their number is then a multiple of 8, or 260 if fewer than four pairs are learnt.
         subword_model: "bpe" merges pairs in the order in which they were learnt (English-German). "wordpiece" chooses
             the longest piece that fits, from left to right (English-French, 32,000 entries; Wu et al. 2016).
-        reserved: entries that the caller will add later. `vocab_size` includes them. The collection may grow while
-            `texts` are read.
 
     Returns:
         a tokenizer that appends `</s>` to inputs and labels. If it has word pieces, its `train_new_from_iterator` needs
@@ -51,6 +44,10 @@ def train_tokenizer(
         raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {subword_model!r}.")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(alphabet) + len(SPECIAL_TOKENS)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size must be at least {smallest} (256 bytes and the special tokens), got {vocab_size}."
+        )
     tokenizer = Tokenizer(models.BPE())
     # The pre-tokeniser, and not the normaliser, adds the space before the first word. The normaliser would also add a
     # space to each token of `add_tokens`, and the tokenizer would find this token only after a space.
@@ -65,15 +62,6 @@ def train_tokenizer(
     tokenizer.normalizer = build_normalizer()
     texts = iter(texts)
     tokenizer.train_from_iterator(iter(lambda: list(islice(texts, TEXTS_PER_BATCH)), []), trainer)
-    vocab_size -= len(reserved)
-    if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size must be at least {smallest} (256 bytes and the special tokens), got {vocab_size}."
-        )
-    num_learnt = tokenizer.get_vocab_size()
-    size = vocab_size if num_learnt >= vocab_size else max(smallest, num_learnt // SIZE_MULTIPLE * SIZE_MULTIPLE)
-    if num_learnt > size:
-        tokenizer = _leave_out_last_entries(tokenizer, size=size)
     if subword_model == "wordpiece":
         # As in Wu et al., the space marks the first piece of a word, so inner pieces need no mark. The pieces are the
         # entries of the byte-pair encoding, because the trainer for word pieces orders its pieces differently in each
@@ -108,12 +96,3 @@ def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,
     )
-
-
-def _leave_out_last_entries(tokenizer: Tokenizer, *, size: int) -> Tokenizer:
-    """Return a byte-pair encoding that keeps only the first `size` entries."""
-    state = json.loads(tokenizer.to_str())
-    model = state["model"]
-    model["vocab"] = {piece: number for piece, number in model["vocab"].items() if number < size}
-    model["merges"] = list(takewhile(lambda pair: "".join(pair) in model["vocab"], model["merges"]))
-    return Tokenizer.from_str(json.dumps(state))
