@@ -28,7 +28,7 @@ OTHER_FIELDS = {
     "position_embedding_type": "learned",
     "layer_norm_eps": 1e-2,
     "d_k": 7,
-    "d_v": 2,
+    "d_v": 7,
 }
 
 
@@ -46,7 +46,7 @@ def build_model(build_tiny_model, tokenizer):
     """
 
     def build(**changes):
-        sizes = {"vocab_size": len(tokenizer) + 3, "encoder_layers": 1, "decoder_layers": 2}
+        sizes = {"vocab_size": len(tokenizer) + 3, "encoder_layers": 1, "decoder_layers": 2, "d_k": 7}
         return build_tiny_model(noise=0.1, **sizes | changes)
 
     return build
@@ -87,7 +87,7 @@ def generate_ids(model, tokenizer, sentences: list[str], **options) -> list[list
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
 
 
-@pytest.mark.parametrize("changes", [{}, {"position_layout": "concatenated", "d_v": 4}, OTHER_FIELDS])
+@pytest.mark.parametrize("changes", [{}, {"position_layout": "concatenated"}, OTHER_FIELDS])
 def test_the_greedy_search_of_ctranslate2_finds_our_translations(build_model, tokenizer, tmp_path, changes):
     model = build_model(**changes)
     translator = export_ctranslate2(model, tokenizer, tmp_path)
@@ -185,7 +185,7 @@ def test_the_export_command_prints_the_search_settings_of_the_model(saved_model,
 
 
 GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
-ONNX_MODELS = {"plain": {}, "window": {"attention_window": 3, "position_embedding_type": "learned"}}
+ONNX_MODELS = {"plain": {"d_k": 5}, "window": {"attention_window": 3, "position_embedding_type": "learned"}}
 
 
 @pytest.fixture(scope="module", params=ONNX_MODELS)

@@ -9,21 +9,29 @@ from shortcuts import vaswani
 
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
 
+OTHERS = r"no attention_window, and only .*relu.* as activation_function. This model has"
 
-@pytest.mark.parametrize("changes", [{"attention_window": 4}, {"activation_function": "mish"}])
-def test_models_that_ctranslate2_cannot_compute_are_refused(build_tiny_model, changes):
-    message = r"no attention_window, and only .*relu.* as activation_function. This model has (4|None and 'mish')"
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_window": 4}, f"{OTHERS} 4"),
+        ({"activation_function": "mish"}, f"{OTHERS} None and 'mish'"),
+        ({"d_k": 5, "d_v": 7}, "needs d_k = d_v; this model has 5 and 7"),
+    ],
+)
+def test_models_that_ctranslate2_cannot_compute_are_refused(build_tiny_model, changes, message):
     with pytest.raises(ValueError, match=message):
         VaswaniLoader().get_model_spec(build_tiny_model(**changes))
 
 
 @torch.no_grad()
 def test_the_exported_table_equals_the_positions_of_the_model(build_tiny_model):
-    table = VaswaniLoader(max_positions=9).get_model_spec(build_tiny_model()).encoder.position_encodings.encodings
+    table = VaswaniLoader(max_positions=9).get_model_spec(build_tiny_model(d_v=5)).encoder.position_encodings.encodings
     angle = 7 / 10000 ** (2 / 12)
     assert table.shape == (9, 12)
     assert table[7, 2:4].tolist() == pytest.approx([math.sin(angle), math.cos(angle)])
-    model = build_tiny_model(position_embedding_type="learned", max_position_embeddings=6)
+    model = build_tiny_model(d_v=5, position_embedding_type="learned", max_position_embeddings=6)
     table = VaswaniLoader(max_positions=9).get_model_spec(model).decoder.position_encodings.encodings
     assert torch.equal(table, model.model.decoder.positions.embedding.weight)
 

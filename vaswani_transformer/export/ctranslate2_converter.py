@@ -21,7 +21,6 @@ from ctranslate2.converters.transformers import BartLoader, register_loader
 from ctranslate2.specs import transformer_spec
 from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 from ctranslate2.specs.common_spec import Activation
-from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from ..model.configuration_vaswani import VaswaniConfig
@@ -99,10 +98,13 @@ class VaswaniLoader(BartLoader):
                 f"CTranslate2 has no attention_window, and only {', '.join(ACTIVATIONS)} as activation_function. This "
                 f"model has {config.attention_window} and {config.activation_function!r}: use --format onnx."
             )
+        if config.d_k != config.d_v:
+            raise ValueError(
+                f"CTranslate2 needs d_k = d_v; this model has {config.d_k} and {config.d_v}: use --format onnx."
+            )
         options = {
             "num_heads": config.num_heads,
-            # Queries, keys and values must have equal widths. `set_attention` fills the narrower ones with zeros.
-            "head_dim": max(config.d_k, config.d_v),
+            "head_dim": config.d_k,
             "pre_norm": False,
             "activation": ACTIVATIONS[config.activation_function],
         }
@@ -145,18 +147,7 @@ class VaswaniLoader(BartLoader):
             self.set_layer_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
     def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
-        """Fill in the specification of one attention. CTranslate2 needs d_k = d_v.
-
-        If d_k and d_v differ, the narrower heads of `attention` are widened by zeros. Zeros change no result: in
-        queries and keys they add 0 to each score, and in values they are multiplied by zeros of the output projection.
-        """
-        config = attention.config
-        width = max(config.d_k, config.d_v)
-        for module in (attention.q_proj, attention.k_proj, attention.v_proj):
-            for parameter in module.parameters():
-                parameter.data = _widen_heads(parameter, config.num_heads, width)
-        output_weight = attention.out_proj.weight
-        output_weight.data = _widen_heads(output_weight.T, config.num_heads, width).T
+        """Fill in the specification of one attention."""
         # One matrix holds Q, K and V of self-attention. Encoder-decoder attention has one for Q, and one for K and V.
         super().set_attention(spec, attention, self_attention=len(spec.linear) == 2)
         spec.queries_scale = attention.scaling
@@ -165,10 +156,3 @@ class VaswaniLoader(BartLoader):
         if config.position_embedding_type == "learned":
             return min(self.max_positions, config.max_position_embeddings)
         return self.max_positions
-
-
-def _widen_heads(rows: Tensor, num_heads: int, width: int) -> Tensor:
-    """Return `rows` (H * K, ...) as (H * width, ...), where each head is filled up with zeros."""
-    heads = rows.unflatten(0, (num_heads, -1))
-    missing = width - heads.shape[1]
-    return nn.functional.pad(heads, (0, 0) * (heads.dim() - 2) + (0, missing)).flatten(0, 1)
