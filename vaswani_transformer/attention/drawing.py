@@ -10,34 +10,30 @@ them from 1, as the paper does.
 
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Rectangle
-from matplotlib.textpath import text_to_path
+from matplotlib.patches import Patch, Rectangle
 
 from . import VIEWS
 from .maps import AttentionMaps, paper_layer
 from .page import head_colours
 
 _WORD_STEP = 0.26
+_LEAST_WIDTH = 4.0  # about the width of a title
 _LINES_HEIGHT = 1.9
-_MARGIN = 0.25
 _CELL_HEIGHT = 0.07
-_LEGEND_STEP = 0.36
-_LINE_STEP = 0.22
-_GAP = 0.08  # between words and lines
+_MARGIN = 0.25
 _FAINTEST = 0.01  # Lines of lower opacity cannot be seen, but would take half of the file's size.
-_FONT = FontProperties(size=10)
-_INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
-_ROLES = "the words above attend to the words below"
+_FADED, _HIGHLIGHT = "#8a8a8a", "#dcdcdc"
+# A dollar sign in a word is plain text, and not the start of a formula.
+_STYLE = {"font.size": 10, "axes.titlesize": 10, "text.parse_math": False, "text.usetex": False}
 
 
+@matplotlib.rc_context(_STYLE)
 def draw_attention(
     queries: Sequence[str],
     keys: Sequence[str],
@@ -63,69 +59,42 @@ def draw_attention(
     """
     heads = heads or range(len(weights))
     colours = head_colours(len(weights))
-    top_height, bottom_height = (max(map(_width, words)) for words in (queries, keys))
-    # From the lower edge up: the line `_ROLES`, the legend, keys, cells of one query, lines, queries, the title.
-    y_legend = _MARGIN + _LINE_STEP
-    y_keys = y_legend + 0.35 + bottom_height
-    y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
-    y_high = y_low + _LINES_HEIGHT
-    y_queries = y_high + _GAP
-    height = y_queries + top_height + (0.4 if title else 0) + _MARGIN
-    width = 2 * _MARGIN + max(
-        _WORD_STEP * max(len(queries), len(keys)),
-        _LEGEND_STEP * (len(heads) + 1.5),
-        _width(title),
-        _width(_ROLES),
-    )
+    width = max(_LEAST_WIDTH, _WORD_STEP * max(len(queries), len(keys)))
+    depth = 0 if query_word is None else _CELL_HEIGHT * len(heads)
+    figure = Figure(figsize=(width, _LINES_HEIGHT + depth), dpi=150, facecolor="white")
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(-depth, _LINES_HEIGHT), frame_on=False, yticks=[])
+    top = axes.secondary_xaxis("top")
+    top.spines[:].set_visible(False)
     x_queries, x_keys = (
         width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (queries, keys)
     )
-    figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
-    axes.set_axis_off()
+    top.set_xticks(x_queries, queries, rotation=90)
+    axes.set_xticks(x_keys, keys, rotation=90)
+    for axis in (top, axes):
+        axis.tick_params(length=0)
 
-    # A dollar sign is plain text, and not the start of a formula. The anchor keeps a text in its place in any font.
-    write = partial(
-        axes.text, va="center", rotation_mode="anchor", font=_FONT, parse_math=False, usetex=False, color=_INK
-    )
-    fill = partial(Rectangle, linewidth=0)
     drawn_queries = range(len(queries)) if query_word is None else [query_word]
-    if query_word is not None:
-        for row, head in enumerate(reversed(heads)):
-            y = y_keys + _GAP / 2 + row * _CELL_HEIGHT
-            for x, weight in zip(x_keys - 0.4 * _WORD_STEP, weights[head, query_word], strict=True):
-                if weight >= _FAINTEST:
-                    cell = fill((x, y), 0.8 * _WORD_STEP, _CELL_HEIGHT, color=colours[head], alpha=min(1.0, weight))
-                    axes.add_patch(cell)
-        corner = (x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2)
-        axes.add_patch(fill(corner, 0.84 * _WORD_STEP, _width(queries[query_word]) + _GAP, color=_HIGHLIGHT))
+    for place, label in enumerate(top.get_xticklabels()):
+        if place not in drawn_queries:
+            label.set_color(_FADED)
+        elif query_word is not None:
+            label.set_bbox({"color": _HIGHLIGHT, "pad": 2})
     # Lines of several heads between the same words run side by side. Otherwise they would hide each other.
     shifts = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
-    for head, shift in zip(heads, shifts, strict=True):
+    for row, (head, shift) in enumerate(zip(heads, shifts, strict=True)):
         visible = [(t, s) for t, s in np.argwhere(weights[head] >= _FAINTEST).tolist() if t in drawn_queries]
-        lines = [((x_queries[t] + shift, y_high), (x_keys[s] + shift, y_low)) for t, s in visible]
+        lines = [((x_queries[t] + shift, _LINES_HEIGHT), (x_keys[s] + shift, 0)) for t, s in visible]
         inks = [(colours[head], min(1.0, weights[head, t, s])) for t, s in visible]
-        axes.add_collection(LineCollection(lines, colors=inks, linewidths=1.5), autolim=False)
-    for i, (x, word) in enumerate(zip(x_queries, queries, strict=True)):
-        write(x, y_queries, word, rotation=90, color=_INK if i in drawn_queries else _FADED)
-    for x, word in zip(x_keys, keys, strict=True):
-        write(x, y_keys, word, rotation=90, ha="right")
-    if title:
-        write(_MARGIN, height - _MARGIN, title)
-    write(_MARGIN, y_legend, "head", color=_FADED)
-    for i, head in enumerate(heads):
-        x = _MARGIN + _LEGEND_STEP * (i + 1.3)
-        axes.add_patch(fill((x, y_legend - 0.05), 0.1, 0.1, color=colours[head]))
-        write(x + 0.12, y_legend, f"{head + 1}", color=_FADED)
-    write(_MARGIN, _MARGIN, _ROLES, color=_FADED)
+        axes.add_collection(LineCollection(lines, colors=inks, linewidths=1.5, clip_on=False), autolim=False)
+        for (_, s), ink in zip(visible, inks, strict=True):
+            if query_word is not None:
+                corner = (x_keys[s] - 0.4 * _WORD_STEP, -(row + 1) * _CELL_HEIGHT)
+                axes.add_patch(Rectangle(corner, 0.8 * _WORD_STEP, _CELL_HEIGHT, color=ink, linewidth=0))
+    axes.set_title(title, loc="left")
+    axes.set_xlabel("the words above attend to the words below", loc="left", color=_FADED)
+    legend = [Patch(color=colours[head], label=f"{head + 1}") for head in heads]
+    axes.legend(handles=legend, title="head", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     return figure
-
-
-def _width(text: str) -> float:
-    """Return the length of a text, in inches. Words are turned by 90 degrees, so this is also the height of a word."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # matplotlib warns of missing glyphs when it draws the text.
-        return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0] / 72
 
 
 def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = None) -> list[Path]:
@@ -265,5 +234,5 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
         if path.suffix == ".svg":
             warnings.filterwarnings("ignore", message="Glyph")  # Fonts on the reader's machine draw the glyphs.
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path, metadata={"Date": None}, bbox_inches="tight", pad_inches=_MARGIN)
     return path
