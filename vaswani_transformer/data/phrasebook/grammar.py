@@ -5,33 +5,20 @@ first word of a yes-no question. In a subordinate clause the finite verb comes l
 participle or an infinitive. The words between the brackets are the *middle field*. They have a fixed order, which also
 gives `nicht` its place:
 
-    Heute | hat | der Mann dem Kind das Buch nicht | gegeben     verb second
-          | hat | der Mann dem Kind das Buch nicht | gegeben     verb first
-    weil  |     | der Mann dem Kind das Buch nicht | gegeben hat verb last
+    der Mann | hat | dem Kind das Buch nicht          | gegeben     verb second
+             | hat | der Mann dem Kind das Buch nicht | gegeben     verb first
+    weil     |     | der Mann dem Kind das Buch nicht | gegeben hat verb last
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from .words import AUXILIARIES, TABLES, Forms, Word
+from .words import TABLES, Forms, Word
 
-_ENGLISH_ORDER = ("object", "predicate", "recipient", "goal", "adverbial", "time")
-# New information (einen Apfel, keinen Apfel) comes late. The complements that belong closest to the verb come last.
-_GERMAN_ORDER = (
-    "pronoun",
-    "time",
-    "frequency",
-    "recipient",
-    "known",
-    "negation",
-    "adverbial",
-    "new",
-    "prepositional",
-    "goal",
-    "predicate",
-)
-_ENDINGS = {row.name: vars(row) for row in TABLES["endings"]}  # name -> gender -> case -> ending
-_CONTRACTIONS = {word.apart: word.merged for word in TABLES["contractions"]}
-_SOUNDS = {"honest": "an", "university": "a"}  # Word -> its article, if its first letter suggests the other article.
+# The places of a clause. A pronoun without preposition has its own place, because German puts it first in the field.
+_ENGLISH_ORDER = ("object", "pronoun", "recipient", "goal", "time")
+_GERMAN_ORDER = ("pronoun", "time", "recipient", "object", "negation", "goal")
+_AUXILIARIES = {word.name: word for word in TABLES["auxiliaries"]}
+_ENDINGS = {row.declension: vars(row) for row in TABLES["endings"]}  # declension -> gender -> case -> ending
 
 
 @dataclass(frozen=True)
@@ -41,127 +28,76 @@ class Phrase:
     english: str
     english_object: str
     person: str
-    german: Forms  # by case
-    news: str = "known"  # "known", "new" or "pronoun"; it decides the place in the German middle field
-    noun: Word | None = None
+    meaning: str  # It is equal in phrases that may mean the same people or things.
+    german: Forms
 
 
-PERSONAL_PRONOUNS = {word.english: Phrase(**vars(word), news="pronoun") for word in TABLES["pronouns"]}
-WHO = Phrase("who", "", "he", {"nominative": "wer"})
+PRONOUNS = [Phrase(**vars(word)) for word in TABLES["pronouns"]]
 
 
 @dataclass
 class Clause:
-    """A verb with its subject, and the words of the other roles in each language.
+    """A verb with its subject and other parts.
 
     Attributes:
-        tense: "present", "past", "modal" or "future".
-        modal: the modal verb of the tenses "modal" and "future".
-        english, german: words by role. The roles are listed in `_ENGLISH_ORDER` and `_GERMAN_ORDER`. Both languages
-            also have the role "front", before the subject. English has "adverb", after the finite verb.
+        tense: "present", "past" or an English modal verb.
+        parts: place -> words in English and in German.
     """
 
     verb: Word
     tense: str
-    modal: Word | None = None
-    subject: Phrase = WHO
-    english: dict[str, str] = field(default_factory=dict)
-    german: dict[str, str] = field(default_factory=dict)
-
-    def add(self, role: str, word: Word, german_role: str = "") -> None:
-        self.english[role] = word.english
-        self.german[german_role or role] = word.german
+    subject: Phrase
+    parts: dict[str, tuple[str, str]]
 
 
-def say_english(clause: Clause, question: str | None = None) -> str:
-    """Return the clause in English, as a statement or as a question.
-
-    Args:
-        question: the question word, "" for a yes-no question, or `None` for a statement.
-    """
+def say_english(clause: Clause, *, is_question: bool = False) -> str:
+    """Return the clause in English, as a statement or as a yes-no question."""
     verb = clause.verb
+    subject = clause.subject.english
     person = clause.subject.person
-    adverb = clause.english.get("adverb", "")
-    finite = ""
-    rest = verb.english
-    if clause.modal:
-        finite = clause.modal.english
-    elif verb.english == "be":
-        finite = AUXILIARIES["was" if clause.tense == "past" else "am"][person]
-        rest = ""
-    elif adverb == "not" or question is not None:
-        finite = "did" if clause.tense == "past" else "does" if person == "he" else "do"
-    elif clause.tense == "past":
-        rest = verb.past
-    elif person == "he":
-        rest = verb.third_person
-    tail = [adverb, rest, *(clause.english.get(role, "") for role in _ENGLISH_ORDER)]
-    if question is not None:
-        return _join(question, finite, clause.subject.english, *tail)
-    return _join(clause.english.get("front", ""), clause.subject.english, finite, *tail).replace("can not ", "cannot ")
+    auxiliary = _AUXILIARIES[clause.tense].english[person]
+    negation = "not" if "negation" in clause.parts else ""
+    rest = [clause.parts[place][0] for place in _ENGLISH_ORDER if place in clause.parts]
+    if is_question:
+        return _join(auxiliary, subject, negation, verb.english, *rest)
+    if negation or clause.tense not in ("present", "past"):
+        return _join(subject, auxiliary, negation, verb.english, *rest).replace("can not ", "cannot ")
+    present = verb.third_person if person == "he" else verb.english
+    return _join(subject, verb.past if clause.tense == "past" else present, *rest)
 
 
-def say_german(clause: Clause, finite_verb: str = "second") -> str:
-    """Return the clause in German, with its finite verb first, second or last."""
+def say_german(clause: Clause, finite_verb: str) -> str:
+    """Return the clause in German, with its finite verb "first", "second" or "last"."""
     verb = clause.verb
-    subject = clause.subject.german["nominative"]
-    front = clause.german.get("front", "")
-    if clause.modal:
-        forms = clause.modal.german
-        right = verb.prefix + verb.german
+    prefix = ""
+    if clause.tense == "present":
+        forms, infinite, prefix = verb.present, "", verb.prefix
     elif clause.tense == "past":
-        forms = AUXILIARIES[verb.auxiliary]
-        right = verb.participle
+        forms, infinite = _AUXILIARIES[verb.auxiliary].german, verb.participle
     else:
-        forms = verb.present
-        right = verb.prefix
+        forms, infinite = _AUXILIARIES[clause.tense].german, verb.prefix + verb.german
     finite = forms[clause.subject.person]
-    middle = [clause.german.get(role, "") for role in _GERMAN_ORDER]
-    if finite_verb == "last":
-        return _join(subject, *middle, right + finite if right == verb.prefix else f"{right} {finite}")
-    if front or finite_verb == "first":
-        return _join(front, finite, subject, *middle, right)
-    return _join(subject, finite, *middle, right)
+    subject = clause.subject.german["nominative"]
+    middle = [clause.parts[place][1] for place in _GERMAN_ORDER if place in clause.parts]
+    if finite_verb == "first":
+        return _join(finite, subject, *middle, infinite, prefix)
+    if finite_verb == "second":
+        return _join(subject, finite, *middle, infinite, prefix)
+    return _join(subject, *middle, infinite, prefix + finite)
 
 
-def noun_phrase(
-    noun: Word, determiner: Word, *, is_plural: bool = False, adjective: Word | None = None, owner: Phrase | None = None
-) -> Phrase:
-    """Return a noun phrase in both languages. In English the `owner` (the king's) replaces the determiner."""
-    gender = "plural" if is_plural else noun.gender
-    is_bare = is_plural or not noun.english_plural  # True if the noun cannot have "a"
-    words = _join(adjective.english if adjective else "", noun.english_plural if is_plural else noun.english)
-    english = determiner.english_plural if is_plural else determiner.english
-    if determiner.english in ("a", "not a"):
-        by_letter = "an" if words[0] in "aeiou" else "a"
-        english = "" if is_bare else _SOUNDS.get(words.split()[0], by_letter)
-    english = _join(f"{owner.english}'s" if owner else english, words)
+def noun_phrase(noun: Word, determiner: Word, adjective: Word | None) -> Phrase:
+    """Return a noun phrase in both languages."""
+    english = _join(determiner.english, adjective and adjective.english, noun.english)
     german = {}
-    genitive = owner.german["genitive"] if owner else ""
-    for case, form in (noun.german_plural if is_plural else noun.german).items():
-        word, ending = _decline(determiner, case, gender)
-        if determiner.english == "a" and is_bare:
-            word = ""
-            ending = _ENDINGS["strong"][gender][case]
-        german[case] = _join(word, adjective.german_stem + ending if adjective else "", form, genitive)
-    return Phrase(english, english, "they" if is_plural else "he", german, determiner.news, noun)
+    for case, form in noun.german.items():
+        ending = _ENDINGS[determiner.declension][noun.gender][case]
+        # The adjective has a strong ending if the determiner has no ending: ein alter Mann, but dieser alte Mann.
+        other_ending = _ENDINGS["weak" if ending else "strong"][noun.gender][case]
+        german[case] = _join(determiner.german_stem + ending, adjective and adjective.german_stem + other_ending, form)
+    return Phrase(english, english, "they" if noun.number == "plural" else "he", noun.name, german)
 
 
-def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
-    """Return the German determiner, and the ending of an adjective after it."""
-    ending = _ENDINGS[determiner.declension][gender][case]
-    # The adjective has a strong ending if the determiner has no ending: ein alter Mann, but dieser alte Mann.
-    strength = "weak" if ending and determiner.declension != "many" else "strong"
-    return determiner.german_stem + ending, _ENDINGS[strength][gender][case]
-
-
-def after_preposition(preposition: str, phrase: str) -> str:
-    """Return a German preposition and phrase. The preposition may merge with the article: im Garten, zur Schule."""
-    first_word, *other_words = phrase.split(" ")
-    start = _join(preposition, first_word)
-    return _join(_CONTRACTIONS.get(start, start), *other_words)
-
-
-def _join(*words: str) -> str:
+def _join(*words: str | None) -> str:
     """Return the words that are not empty, with a space between them."""
     return " ".join(filter(None, words))

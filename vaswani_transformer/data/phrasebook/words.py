@@ -4,10 +4,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-_FORMS = {
-    "by case": ("nominative", "accusative", "dative", "genitive"),
-    "by person": ("I", "you", "he", "we", "they"),  # "you" is singular and familiar (du); "she" is inflected like "he"
-}
+# The names of the forms in a cell, by their number. "she" is inflected like "he".
+_FORM_NAMES = {3: ("nominative", "accusative", "dative"), 5: ("I", "you", "he", "we", "they")}
 
 Forms = dict[str, str]
 
@@ -26,39 +24,28 @@ def _read_tables() -> dict[str, list[Word]]:
             name, titles = line.strip("[]").split(": ")
             tables[name] = []
         elif line and not line.startswith("#"):
-            cells = zip(titles.split(" | "), line.split(" | "), strict=True)
-            tables[name].append(Word(**dict(_read_cell(title, cell) for title, cell in cells)))
+            cells = map(_read_cell, line.split(" | "))
+            tables[name].append(Word(**dict(zip(titles.split(" | "), cells, strict=True))))
     return tables
 
 
-def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
-    """Return the name of the column and the content of the cell.
-
-    The title is the name of the column and the layout of its cells: "list", "by case" or "by person". Without a layout,
-    the content is the text of the cell.
-    """
-    name, _, layout = title.partition(" ")
-    text = "" if cell == "-" else cell
-    if layout in _FORMS:
-        forms = ["" if form == "-" else form for form in cell.split(", ")]
-        return name, dict(zip(_FORMS[layout], forms, strict=False))  # Pronouns have no genitive here.
-    return name, text.split() if layout == "list" else text
+def _read_cell(cell: str) -> str | Forms:
+    """Return the text of a cell, or its forms by case or by person."""
+    forms = ["" if form == "-" else form for form in cell.split(", ")]
+    return forms[0] if len(forms) == 1 else dict(zip(_FORM_NAMES[len(forms)], forms, strict=True))
 
 
 @cache
-def nouns_in(names: str) -> tuple[Word, ...]:
-    """Return the nouns of all `names`, each once. A name is a group, a kind of noun, or one English noun."""
-    nouns: list[Word] = []
-    for name in names.split():
-        members = [group.nouns for group in TABLES["groups"] if group.name == name]
-        nouns += nouns_in(members[0]) if members else [noun for noun in NOUNS if name in (noun.kind, noun.english)]
-    return tuple(dict.fromkeys(nouns))
+def nouns_in(names: str, excluded: str = "") -> list[Word]:
+    """Return the nouns that `names` means, without the noun `excluded`.
+
+    Spaces separate the names. A name is a group, a kind of noun, or the name of one noun.
+    """
+    members = {member for name in names.split() for member in _GROUPS.get(name, name).split()}
+    return [noun for noun in NOUNS if members & {noun.kind, noun.name} and noun.name != excluded]
 
 
 TABLES = _read_tables()
 NOUNS = TABLES["nouns"]
-ADJECTIVES = TABLES["adjectives"]
-VERBS = TABLES["verbs"]
-DETERMINERS = {word.english: word for word in TABLES["determiners"]}
-AUXILIARIES = {word.name: word.forms for word in TABLES["auxiliaries"]}
-ADJECTIVES_OF = {noun: [word for word in ADJECTIVES if noun in nouns_in(word.nouns)] for noun in NOUNS}
+_GROUPS = {group.name: group.nouns for group in TABLES["groups"]}
+ADJECTIVES_OF = {noun: [word for word in TABLES["adjectives"] if noun in nouns_in(word.nouns)] for noun in NOUNS}
