@@ -59,7 +59,9 @@ def _draw_clause(dice: Dice, tenses: str = _TENSES, verbs: Sequence[Word] = TABL
     clause = Clause(verb, dice.choose(tenses.split()), _draw_phrase(dice, verb.subjects), {})
     is_negative = dice.chance(0.2)
     if verb.objects:
-        kinds = _DEFINITE + ("negative" if is_negative else "indefinite",) * 4
+        kinds = _DEFINITE
+        if verb.case == "accusative":  # A dative needs a determiner: "er hat Hexen geschrieben" would be unclear.
+            kinds += ("negative" if is_negative else "indefinite",) * 4
         phrase = _draw_phrase(dice, verb.objects, kinds, clause.subject.meaning)
         place = "pronoun" if phrase in PRONOUNS else "object"
         clause.parts[place] = phrase.english_object, phrase.german[verb.case]
@@ -79,7 +81,7 @@ def _add_preposition(dice: Dice, clause: Clause) -> None:
     """Add a preposition that the verb requires, and a phrase after it. German has only a dative for "to" somebody."""
     word = dice.choose([word for word in TABLES["prepositions"] if clause.verb.use in word.uses])
     phrase = _draw_phrase(dice, word.nouns, excluded=clause.subject.meaning)
-    place = "goal" if word.german else "pronoun" if phrase in PRONOUNS else "recipient"
+    place = "prepositional" if word.german else "pronoun" if phrase in PRONOUNS else "recipient"
     german = f"{word.german} {phrase.german[word.case]}".strip()
     clause.parts[place] = f"{word.english} {phrase.english_object}", german
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from .words import TABLES, Forms, Word
 
 # The places of a clause. A pronoun without preposition has its own place, because German puts it first in the field.
-_ENGLISH_ORDER = ("object", "pronoun", "recipient", "goal", "time")
-_GERMAN_ORDER = ("pronoun", "time", "recipient", "object", "negation", "goal")
+_ENGLISH_ORDER = ("object", "pronoun", "recipient", "prepositional", "time")
+_GERMAN_ORDER = ("pronoun", "time", "recipient", "object", "negation", "prepositional")
 _AUXILIARIES = {word.name: word for word in TABLES["auxiliaries"]}
 _ENDINGS = {row.declension: vars(row) for row in TABLES["endings"]}  # declension -> gender -> case -> ending
 
