@@ -8,7 +8,7 @@ from typing import Any
 from .grammar import PRONOUNS, Clause, Phrase, noun_phrase, say_english, say_german
 from .words import ADJECTIVES_OF, TABLES, Word, nouns_in
 
-_TENSES = "present past can should will"
+_TENSES = "present past can should will"  # A modal verb counts as a tense.
 _DEFINITE = ("article", "article", "demonstrative", "possessive")  # kinds of determiners
 
 
@@ -55,6 +55,7 @@ def _draw_complex(dice: Dice) -> tuple[str, str]:
 
 
 def _draw_clause(dice: Dice, tenses: str = _TENSES, verbs: Sequence[Word] = TABLES["verbs"]) -> Clause:
+    """Draw a clause with one of the `tenses`, which spaces separate, and one of the `verbs`."""
     verb = dice.choose(verbs)
     clause = Clause(verb, dice.choose(tenses.split()), _draw_phrase(dice, verb.subjects), {})
     is_negative = dice.chance(0.2)

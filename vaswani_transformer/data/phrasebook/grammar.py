@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .words import TABLES, Forms, Word
 
-# The places of a clause. A pronoun without preposition has its own place, because German puts it first in the field.
+# The places of a clause in their order. A pronoun without preposition has its own place, because German puts it first.
 _ENGLISH_ORDER = ("object", "pronoun", "recipient", "prepositional", "time")
 _GERMAN_ORDER = ("pronoun", "time", "recipient", "object", "negation", "prepositional")
 _AUXILIARIES = {word.name: word for word in TABLES["auxiliaries"]}
@@ -41,7 +41,7 @@ class Clause:
 
     Attributes:
         tense: "present", "past" or an English modal verb.
-        parts: place -> words in English and in German.
+        parts: the words of each place, in English and in German. `_GERMAN_ORDER` lists the places.
     """
 
     verb: Word
