@@ -50,8 +50,8 @@ setup(
         "safetensors>=0.8",
         "pyarrow>=21",
         "tabulate>=0.10",
-        "sentencepiece>=0.2",
-        "protobuf>=7.36.1",  # transformers needs both to read models of SentencePiece
+        "sentencepiece>=0.2.2",
+        "protobuf>=7.36.1",  # transformers needs it to read models of SentencePiece
         "numpy>=1.26",
         "tqdm>=4.66.3",
     ],

@@ -3,10 +3,11 @@
 The rules are stored in tokenizer.json. So they also apply where this package is not installed.
 """
 
-import struct
 import unicodedata
 
+import sentencepiece
 from tokenizers import Regex, normalizers
+from transformers.convert_slow_tokenizer import import_protobuf
 
 # Format characters without a visible effect, such as the soft hyphen, the zero-width space, marks of direction and the
 # byte order mark. Two kinds are not in this list: characters that join letters or pictures, and the tag characters of
@@ -61,37 +62,9 @@ def _list_rules() -> dict[str, str]:
 
 
 def _compile(rules: dict[str, str]) -> bytes:
-    """Return `rules` in the binary form of SentencePiece: a double-array trie of the keys' bytes, then the values.
-
-    Normalising with a regular expression for each character would take many times as long.
-    """
-    starts = {}
-    values = b""
-    for value in dict.fromkeys(rules.values()):
-        starts[value] = len(values)
-        values += f"{value}\0".encode()
-    tree: dict = {}
-    for key, value in rules.items():
-        node = tree
-        for byte in key.encode():
-            node = node.setdefault(byte, {})
-        node[0] = starts[value]
-    units: dict[int, int] = {0: 0}
-    bases: set[int] = set()  # No two nodes have the same base. Otherwise they would share their children.
-    open_nodes = [(0, 0, tree)]
-    while open_nodes:
-        at, label, node = open_nodes.pop()
-        base = next(
-            base for base in range(1, 1 << 21) if base not in bases and not any(base ^ byte in units for byte in node)
-        )
-        bases.add(base)
-        units[at] = label | (0 in node) << 8 | (at ^ base) << 10
-        for byte, child in node.items():
-            if byte:
-                units[base ^ byte] = 0
-                open_nodes.append((base ^ byte, byte, child))
-            else:
-                units[base] = 1 << 31 | child
-    # The last block of 256 units is written in full, because a search may look up any byte after a node.
-    size = (max(units) | 255) + 1
-    return struct.pack(f"<{size + 1}I", 4 * size, *(units.get(at, 0) for at in range(size))) + values
+    """Return `rules` in the binary form of SentencePiece, which finds all characters in one pass."""
+    sentencepiece.SetMinLogLevel(2)  # Otherwise SentencePiece logs the number of rules.
+    normalizer = sentencepiece.SentencePieceNormalizer(norm_map=list(rules.items()))
+    sentencepiece.SetMinLogLevel(0)
+    spec = import_protobuf().NormalizerSpec.FromString(normalizer.serialized_normalizer_spec())
+    return spec.precompiled_charsmap

@@ -71,11 +71,15 @@ def say_german(clause: Clause, finite_verb: str) -> str:
     verb = clause.verb
     prefix = ""
     if clause.tense == "present":
-        forms, infinite, prefix = verb.present, "", verb.prefix
+        forms = verb.present
+        infinite = ""
+        prefix = verb.prefix
     elif clause.tense == "past":
-        forms, infinite = _AUXILIARIES[verb.auxiliary].german, verb.participle
+        forms = _AUXILIARIES[verb.auxiliary].german
+        infinite = verb.participle
     else:
-        forms, infinite = _AUXILIARIES[clause.tense].german, verb.prefix + verb.german
+        forms = _AUXILIARIES[clause.tense].german
+        infinite = verb.prefix + verb.german
     finite = forms[clause.subject.person]
     subject = clause.subject.german["nominative"]
     middle = [clause.parts[place][1] for place in _GERMAN_ORDER if place in clause.parts]
