@@ -337,6 +337,12 @@ def test_the_error_about_a_damaged_or_missing_file_of_the_data_names_the_file(ti
         shutil.copy(tiny_data / name, folder / name)
 
 
+def test_the_seed_decides_the_first_weights(tiny_data, tmp_path):
+    first, same, other = (build_run(TINY, tiny_data, tmp_path, seed=seed).model.lm_head.weight for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def build_spoilt(updates, *args, **options):
     """Return the parts of a run in which a gradient is NaN in each update whose number, from 1, is in `updates`."""
     parts = build_run(*args, **options)

@@ -1,5 +1,7 @@
 """Word alignments: computed from given attention and from batches, and compared with alignments made by hand."""
 
+import gzip
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,10 +74,10 @@ def test_a_line_with_anything_but_links_is_refused(line):
 def test_translate_writes_alignments_and_align_rates_its_own_by_a_gold_file_or_names_a_wrong_line(
     bundled_model, tmp_path, capsys
 ):
-    source, output, links = (tmp_path / name for name in ("source", "output", "links"))
+    source, output, links = (tmp_path / name for name in ("source", "output", "links.gz"))
     source.write_text("I am Tom.\n\nWhen did you buy the red car?\n")
     vaswani(f"translate --model {bundled_model} --input {source} --output {output} --alignments {links}")
-    assert links.read_text() == "0-0 1-1 2-2\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n"
+    assert gzip.decompress(links.read_bytes()).decode() == "0-0 1-1 2-2\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n"
     gold = tmp_path / "gold"
     gold.write_text("0-0 1-1\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n")
     command = f"align --model {bundled_model} --source {source} --target {output} --gold {gold}"

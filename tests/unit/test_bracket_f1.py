@@ -75,7 +75,7 @@ def test_scores_are_computed_over_the_brackets_of_all_sentences():
 def test_a_sentence_of_punctuation_alone_is_not_counted():
     dots = "(S (. .) (: ...))"
     found = score(dots, dots)
-    assert found == BracketScore()
+    assert found == BracketScore() == (0, 0, 0, 0, 0)
     assert (found.f1, found.precision, found.recall) == (0, 0, 0)
 
 

@@ -415,6 +415,8 @@ def test_no_sentence_outgrows_the_table_of_learned_positions(build_ending_model,
     tokens = model.generate(SOURCE, num_beams=num_beams, max_length_offset=None, max_new_tokens=30)
     assert tokens.shape[1] == 1 + 8
     assert (tokens[:, -1] != END).all()  # Without an offset, the table cuts a translation, and forces no </s>.
+    model = build_ending_model(end_bias=-100.0, max_length_offset=5, max_position_embeddings=8)
+    assert model.generate(SOURCE, num_beams=num_beams).shape[1] == 1 + max(LENGTHS) + 5  # Sinusoids have no limit.
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

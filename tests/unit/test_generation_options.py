@@ -253,6 +253,8 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
         ({"exponential_decay_length_penalty": (2, 1.5)}, True),
         ({"exponential_decay_length_penalty": (2, 1.5), "renormalize_logits": True}, False),
         ({"sequence_bias": {(5,): -1.0}}, False),
+        ({"repetition_penalty": 1.1}, False),
+        ({"logits_processor": [lambda _, scores: scores]}, True),
     ],
 )
 def test_a_warning_says_what_to_do_if_an_option_lets_longer_translations_score_higher(model, caplog, options, warns):

@@ -127,6 +127,9 @@ def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
     assert tiny.model["dropout"] == 0.3
 
 
+COUNTS = "vocab_size max_length tokens_per_batch num_updates warmup_updates num_averaged_checkpoints patience num_beams"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -135,6 +138,7 @@ def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
         ("max_tokens=4000", "a recipe has no field max_tokens; choose one of: adam_betas, "),
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id; "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
+        *((f"{name}=0", f"{name} must be a whole number from 1 to") for name in COUNTS.split()),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),
         ("short_first=no", "short_first must be true or false, and compile must be true, false or null; got 'no' and"),
         ("short_first=1", "short_first must be true or false"),
