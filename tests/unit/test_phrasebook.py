@@ -89,6 +89,11 @@ def test_the_requested_number_of_different_pairs_is_drawn_from_the_requested_spl
     assert list(generate_pairs(split=split, num_pairs=5, seed=seed)) == pairs[:5]
 
 
+def test_an_unknown_split_is_refused():
+    with pytest.raises(ValueError, match="has no split 'valid': choose train, dev or test"):
+        next(generate_pairs(split="valid", num_pairs=1))
+
+
 def test_asking_for_more_pairs_than_exist_is_refused(monkeypatch):
     monkeypatch.setattr(phrasebook, "draw_sentence", lambda dice: dice.choose([("A b c d.", ""), ("B c d e.", "")]))
     monkeypatch.setattr(phrasebook, "split_of", lambda english: "train")

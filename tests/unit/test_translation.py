@@ -146,7 +146,7 @@ def test_a_generation_config_of_the_caller_sets_beam_and_penalty(parts):
     settings = {"num_beams": 2, "length_penalty": 2.0, "max_new_tokens": 6}
     config.update(**settings)
     for asked in (0, 3):
-        with pytest.raises(ValueError, match=f"a beam of 2 gives 1 to 2 translations of a sentence, not {asked}"):
+        with pytest.raises(ValueError, match=rf"must be from 1 to num_beams .*, which is 2; got {asked}\."):
             Translator(*parts, num_hypotheses=asked, generation_config=config)
     options = {"num_hypotheses": 2, "with_scores": True}
     found = Translator(*parts, **options, generation_config=config)(SENTENCES)

@@ -128,8 +128,8 @@ class Translator:
         search, *_ = model.resolve_options(generate_kwargs.get("generation_config"), generate_kwargs)
         if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
-                f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "
-                f"not {num_hypotheses}: lower num_hypotheses (--nbest), or raise num_beams (--num_beams)."
+                f"num_hypotheses (--nbest) must be from 1 to num_beams (--num_beams), which is {search.num_beams}; "
+                f"got {num_hypotheses}."
             )
         self.tokenizer = tokenizer
         self.device = model.device

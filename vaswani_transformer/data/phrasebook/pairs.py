@@ -33,6 +33,8 @@ def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tup
     Raises:
         ValueError: if the split has fewer than `num_pairs` sentences, or if there is no split of this name.
     """
+    if split not in ("train", "dev", "test"):
+        raise ValueError(f"the phrasebook has no split {split!r}: choose train, dev or test.")
     dice = Dice(f"phrasebook {seed}")
     seen: set[str] = set()
     failed_draws = 0
