@@ -337,6 +337,16 @@ def test_the_error_about_a_damaged_or_missing_file_of_the_data_names_the_file(ti
         shutil.copy(tiny_data / name, folder / name)
 
 
+def test_dropout_gets_a_new_seed_if_the_number_of_processes_has_changed(copy_of_stopped, tiny_data):
+    path = copy_of_stopped / "checkpoints/step-00000004/training_state/state.pt"
+    state = torch.load(path)
+    state["random_states"] *= 2
+    torch.save(state, path)
+    parts = build_run(TINY, tiny_data, copy_of_stopped)
+    parts.checkpoints.load(path.parents[1], seed=5, warn=print)
+    assert torch.initial_seed() == 5 + 4
+
+
 def test_the_seed_decides_the_first_weights(tiny_data, tmp_path):
     first, same, other = (build_run(TINY, tiny_data, tmp_path, seed=seed).model.lm_head.weight for seed in (1, 1, 2))
     assert torch.equal(first, same)

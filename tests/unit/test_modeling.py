@@ -202,6 +202,14 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, monkeypatc
     assert by_slices.called == has_package
 
 
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
+def test_the_loss_calls_the_hooks_of_the_head(tiny_model, kind):
+    calls = []
+    getattr(tiny_model.lm_head, f"register_{kind}")(lambda *_: calls.append(1))
+    tiny_model.train()(SOURCE, labels=LABELS)
+    assert calls == [1]
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_with_labels_logits_are_omitted_by_default_in_training_mode_and_on_request_in_both_modes(tiny_model, training):
     model = tiny_model.train(training)
