@@ -197,6 +197,20 @@ def test_a_single_query_can_be_drawn():
     assert labels["a"].get_color() == "#8a8a8a" != labels["b"].get_color()
     assert labels["a"].get_bbox_patch() is None is not labels["b"].get_bbox_patch()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1", "2"]
+    with pytest.raises(IndexError):
+        draw_attention(["a", "b"], ["x", "y"], random_rows(2, 2, 2), query_word=2)
+
+
+def test_words_are_black_on_white_in_a_dark_style(tmp_path):
+    from matplotlib import image, style
+
+    with style.context("dark_background"):
+        figure = draw_attention(["a"], ["x"], np.zeros((1, 1, 1)), title="t")
+        pixels = image.imread(save_figure(figure, tmp_path / "a.png"))
+    axes = figure.axes[0]
+    labels = [*axes.get_xticklabels(), *axes.child_axes[0].get_xticklabels(), *axes.get_legend().get_texts()]
+    assert {label.get_color() for label in labels} == {"black"}
+    assert (pixels[0, 0] == 1).all()
 
 
 def test_markup_in_words_and_titles_is_drawn_as_plain_text(tmp_path):

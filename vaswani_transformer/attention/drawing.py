@@ -29,8 +29,16 @@ _CELL_HEIGHT = 0.07
 _MARGIN = 0.25
 _FAINTEST = 0.01  # Lines of lower opacity cannot be seen, but would take half of the file's size.
 _FADED, _HIGHLIGHT = "#8a8a8a", "#dcdcdc"
-# A dollar sign in a word is plain text, and not the start of a formula.
-_STYLE = {"font.size": 10, "axes.titlesize": 10, "text.parse_math": False, "text.usetex": False}
+# A dollar sign in a word is plain text, and not the start of a formula. The background is white in every style, so the
+# text is black.
+_STYLE = {
+    "font.size": 10,
+    **dict.fromkeys(("axes.titlesize", "axes.labelsize", "xtick.labelsize", "legend.fontsize"), 10),
+    **dict.fromkeys(("text.color", "axes.titlecolor", "xtick.labelcolor"), "black"),
+    "axes.grid": False,
+    "text.parse_math": False,
+    "text.usetex": False,
+}
 
 
 @matplotlib.rc_context(_STYLE)
@@ -55,7 +63,8 @@ def draw_attention(
         title: a line above the drawing.
 
     Returns:
-        a figure without a window. Show it in a notebook, or pass it to `save_figure`.
+        a figure without a window. Show it in a notebook, or pass it to `save_figure`. Its words stand outside of the
+        figure, so its own `savefig` needs bbox_inches="tight".
     """
     heads = heads or range(len(weights))
     colours = head_colours(len(weights))
@@ -73,7 +82,7 @@ def draw_attention(
     for axis in (top, axes):
         axis.tick_params(length=0)
 
-    drawn_queries = range(len(queries)) if query_word is None else [query_word]
+    drawn_queries = range(len(queries)) if query_word is None else [range(len(queries))[query_word]]
     for place, label in enumerate(top.get_xticklabels()):
         if place not in drawn_queries:
             label.set_color(_FADED)
@@ -234,5 +243,5 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
         if path.suffix == ".svg":
             warnings.filterwarnings("ignore", message="Glyph")  # Fonts on the reader's machine draw the glyphs.
-        figure.savefig(path, metadata={"Date": None}, bbox_inches="tight", pad_inches=_MARGIN)
+        figure.savefig(path, metadata={"Date": None}, facecolor="auto", bbox_inches="tight", pad_inches=_MARGIN)
     return path
