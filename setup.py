@@ -51,7 +51,7 @@ setup(
         "pyarrow>=21",
         "tabulate>=0.10",
         "sentencepiece>=0.2.2",
-        "protobuf>=7.36.1",  # transformers needs it to read models of SentencePiece
+        "protobuf>=7.36.1",  # reads models of SentencePiece, and its compiled rules
         "numpy>=1.26",
         "tqdm>=4.66.3",
     ],

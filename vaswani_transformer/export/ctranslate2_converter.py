@@ -9,8 +9,6 @@ Importing this file registers a converter for `VaswaniConfig`. Then CTranslate2'
 CTranslate2 cannot compute sinusoids in the layout of the paper. So the export holds a table with the sinusoids of
 `max_positions` positions, and CTranslate2 raises an error for a longer sentence. The README of this folder says how the
 search of CTranslate2 differs from the paper's.
-
-Shapes: D d_model, H heads, K d_k or d_v.
 """
 
 import copy
