@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_transformer.kernels import cross_entropy
 from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
@@ -50,7 +51,7 @@ def test_the_loss_in_half_precision_accumulates_in_float32(tensors, dtype):
 def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors):
     # On a GPU, ignored tokens are masked, because leaving them out would make the CPU wait for the GPU.
     left_out = find_loss(*tensors, LABELS)
-    masked = cross_entropy._SlicedLoss.apply(*tensors, LABELS, 0.1, torch.float64)
+    masked = cross_entropy._SlicedLoss.apply(*tensors, LABELS, 0.1, torch.float64, True)
     expected = torch.autograd.grad(left_out[0], tensors)
     found = torch.autograd.grad(masked[0], tensors)
     assert_close(tuple(masked), tuple(left_out), rtol=0, atol=1e-12)
@@ -62,6 +63,14 @@ def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors)
 )
 def test_a_slice_has_fewer_tokens_for_a_larger_vocabulary_and_on_a_cpu(device, vocab_size, expected):
     assert cross_entropy.find_slice_length(torch.device(device), vocab_size) == expected
+
+
+def test_the_loss_computes_no_gradients_without_grad_mode(tensors):
+    expected = find_loss(*tensors, LABELS)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        found = find_loss(*tensors, LABELS)
+    assert_close(found, expected)
+    assert counter.get_total_flops() == 2 * 4 * 4 * 11  # the logits of 4 labels
 
 
 def test_the_loss_works_on_a_device_type_without_autocast(tensors):

@@ -51,21 +51,30 @@ def sum_loss_by_slices(
         dtype = torch.get_autocast_dtype(kind)
         without_autocast = torch.autocast(kind, enabled=False)  # The slices below convert the factors themselves.
     with without_autocast:
-        return _SlicedLoss.apply(hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype)
+        return _SlicedLoss.apply(
+            hidden_states.flatten(0, -2),
+            weight,
+            bias,
+            labels.flatten(),
+            label_smoothing,
+            dtype,
+            torch.is_grad_enabled(),
+        )
 
 
 class _SlicedLoss(torch.autograd.Function):
     """The loss and its gradients, in slices. The forward pass computes gradients, and the backward pass scales them."""
 
     @staticmethod
-    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype):
+    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype, is_grad_enabled):
+        needs_hidden, *needs_parameters = (is_grad_enabled and needs_grad for needs_grad in ctx.needs_input_grad[:3])
         # The gradients of the projection are sums over all slices, so they are added in float32 at least.
         parameters = [
             None if x is None else x.detach().to(torch.promote_types(dtype, torch.float32)).requires_grad_(needs_grad)
-            for x, needs_grad in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True)
+            for x, needs_grad in zip((weight, bias), needs_parameters, strict=True)
         ]
         length = find_slice_length(hidden_states.device, len(weight))
-        slices = [h.requires_grad_(ctx.needs_input_grad[0]) for h in hidden_states.detach().split(length)]
+        slices = [h.requires_grad_(needs_hidden) for h in hidden_states.detach().split(length)]
         losses = 0
         with torch.enable_grad():
             for h, y in zip(slices, labels.split(length), strict=True):
@@ -75,7 +84,7 @@ class _SlicedLoss(torch.autograd.Function):
                 if loss.requires_grad:
                     loss.backward()
                 losses += torch.stack((loss.detach(), nll))
-        grad_hidden = torch.cat([h.grad for h in slices]) if ctx.needs_input_grad[0] else None
+        grad_hidden = torch.cat([h.grad for h in slices]) if needs_hidden else None
         ctx.gradients = (grad_hidden, *(None if x is None else x.grad for x in parameters))
         loss, nll = losses
         ctx.mark_non_differentiable(nll)
@@ -90,7 +99,7 @@ class _SlicedLoss(torch.autograd.Function):
             None if gradient is None else gradient.to(grad_loss.dtype) * grad_loss
             for gradient in ctx.gradients
         ]
-        return (*grads, None, None, None)
+        return (*grads, None, None, None, None)
 
 
 def find_slice_length(device: torch.device, vocab_size: int) -> int:
