@@ -46,7 +46,7 @@ class FineTuningArguments:
     source_language: str = "en"  # suffix of the source files
     target_language: str = "de"  # suffix of the target files
     max_length: int = 128  # limit of the tokens of a sentence; a longer sentence is cut
-    tokens_per_batch: int = 4096  # most tokens of an update on each side, with padding, over all processes
+    tokens_per_batch: int = 4096  # limit of the tokens of an update on each side, with padding, over all processes
 
 
 def build_parser() -> HfArgumentParser:

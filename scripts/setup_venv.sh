@@ -1,5 +1,5 @@
-# Makes and activates .venv in the root of the repository, and installs the package with an extra, a group of optional
-# packages in setup.py.
+# Makes and activates .venv in the root of the repository. Installs the package, and the optional packages that setup.py
+# lists under the name EXTRA.
 #   source scripts/setup_venv.sh EXTRA
 # Source this file in the root of the repository. If everything is installed already, this takes no time.
 # PYTHON names the interpreter that makes the environment; default: python3.

@@ -100,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _prepare_streams() -> None:
     """Replace closed standard streams. Otherwise a file that the command opens would get the descriptor of a stream.
 
-    To read a replaced standard input, or to write to a replaced standard output, is an error. An open standard error
-    becomes `Messages`.
+    A replaced standard input is open for writing only, and a replaced standard output for reading only. So their use
+    raises an error, which `_explain` explains. An open standard error becomes `Messages`.
     """
     for name, mode in (("stdin", "w"), ("stdout", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:

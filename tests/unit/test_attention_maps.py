@@ -131,13 +131,14 @@ def test_collecting_maps_uses_no_dropout_and_leaves_the_settings_of_the_model_un
 def test_sub_words_that_continue_a_word_carry_the_continuation_mark(translator):
     maps = collect_attention(*translator, "The zebra, gone.", "Das")
     pieces = maps.source_tokens
-    # No token joins a space with "z" or "g", so both spaces are tokens and are shown.
+    # The vocabulary has no token that begins with a space and "z" or "g". So each of the two spaces is a token of its
+    # own, shown as ␣.
     assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"
     assert sum(not piece.startswith(CONTINUATION) for piece in pieces) == 6
     assert maps.by_words().source_tokens == ["The", "zebra", ",", "gone", ".", "</s>"]
 
 
-def test_bytes_of_a_split_character_are_shown_as_escapes_and_a_typed_special_token_as_words(translator):
+def test_bytes_of_a_split_character_are_shown_as_escapes_and_a_typed_special_token_is_split_like_text(translator):
     maps = collect_attention(*translator, "你 a\t</s> Ärger", "Das")
     assert "".join(maps.source_tokens[:4]).replace(CONTINUATION, "").replace("␣", "") == r"\xe4\xbd\xa0"
     assert maps.by_words().source_tokens == ["你", "a", "</", "s", ">", "Ärger", "</s>"]
@@ -350,7 +351,7 @@ def test_self_attention_links_join_different_words(maps):
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 
-def test_the_alignment_head_is_the_first_in_the_generation_config_or_has_the_most_links(translator):
+def test_the_alignment_head_is_the_first_of_alignment_heads_or_else_the_head_with_most_links(translator):
     model, _ = translator
     cross = np.full((2, 3, 3, 3), 1 / 3)
     cross[1, 2] = [[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]]

@@ -9,14 +9,14 @@ from shortcuts import vaswani
 
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
 
-OTHERS = r"no attention_window, and only .*relu.* as activation_function. This model has"
+UNSUPPORTED = r"no attention_window, and only .*relu.* as activation_function. This model has"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention_window": 4}, f"{OTHERS} 4"),
-        ({"activation_function": "mish"}, f"{OTHERS} None and 'mish'"),
+        ({"attention_window": 4}, f"{UNSUPPORTED} 4"),
+        ({"activation_function": "mish"}, f"{UNSUPPORTED} None and 'mish'"),
         ({"d_k": 5, "d_v": 7}, "needs d_k = d_v; this model has 5 and 7"),
     ],
 )

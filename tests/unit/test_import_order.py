@@ -56,7 +56,7 @@ def test_every_file_imports_only_from_lower_layers_or_its_folder(module):
             is_allowed = folder != "commands" or name == "__init__" or imported in SHARED_BY_COMMANDS
         else:
             is_allowed = LAYER_OF[imported_folder] < LAYER_OF[folder]
-        assert is_allowed, f"{module} imports {imported}, which is not below it"
+        assert is_allowed, f"{module} imports {imported}, which the layers or the rule for commands forbid"
 
 
 def test_there_are_no_circular_imports():

@@ -37,6 +37,18 @@ def test_a_tree_is_linearised_with_placeholders_or_with_its_words():
         ("(S (NP XX )NP (VP XX", "(S (NP X) (VP X X))"),
         ("(S XX XX XX )S )S (NP )NP", "(S X X X)"),
     ],
+    ids=[
+        "no brackets",
+        "no symbols",
+        "root closed too early",
+        "outer bracket closed first",
+        "closing bracket without an opening one",
+        "never closed",
+        "constituent without a word",
+        "more words than leaves",
+        "fewer words than leaves",
+        "brackets after the end",
+    ],
 )
 def test_symbols_that_form_no_tree_are_repaired(symbols, tree):
     leaves = [Leaf("X", word) for word in "abc"]

@@ -12,7 +12,7 @@ def test_the_learning_rate_of_the_base_model_follows_equation_3(step, expected):
     assert inverse_sqrt_lr(step, d_model=512) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_schedule_multiplies_the_lr_of_the_optimizer_by_inverse_sqrt_lr_at_each_update():
+def test_the_lr_of_an_update_is_the_initial_lr_of_the_optimizer_times_inverse_sqrt_lr():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5)
     lrs = []
     schedule = inverse_sqrt_schedule(optimizer, d_model=512)

@@ -7,10 +7,10 @@ import sacremoses
 
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
-# Each function makes an imperfect translation from a line of newstest2014. The two numbers are the BLEU that
-# multi-bleu.perl of Moses printed for a text of every ninth line: without, then with splitting of compounds. Before
-# scoring, translations and references went through replace-unicode-punctuation.perl and tokenizer.perl (December 2016).
-# For the second number, hyphens were then substituted.
+# Each function makes an imperfect translation from a line of newstest2014. The text has every ninth line. The two
+# numbers are the BLEU that multi-bleu.perl of Moses printed for it: the first without splitting of compounds, the
+# second with it. Before scoring, translations and references went through replace-unicode-punctuation.perl and
+# tokenizer.perl (December 2016). For the second number, hyphens were then substituted.
 SYSTEMS = {
     "every third word is missing": (
         lambda line: " ".join(word for i, word in enumerate(line.split(" ")) if i % 3 != 2),
@@ -70,10 +70,13 @@ def test_text_is_lower_cased_after_tokenization_and_the_signature_names_the_toke
     assert metric.corpus_score(["das Ist ein Satz"], [["Das ist ein satz"]]).score == pytest.approx(100)
     signature = str(metric.get_signature())
     assert f"tok:sacremoses{sacremoses.__version__}-fr-split|smooth:none" in signature
+    assert PaperBLEU(is_tokenized=True, split_compounds=False).tokenizer_signature == "none"
+
+
+def test_tokenised_text_is_only_split_at_hyphens_and_is_scored_without_smoothing():
     metric = PaperBLEU(is_tokenized=True)
     assert metric._preprocess_segment("A-b . &") == "A ##AT##-##AT## b . &"
     assert metric.corpus_score(["a b c x d e f"], [["a b c y d e f"]]).score == pytest.approx(0)
-    assert PaperBLEU(is_tokenized=True, split_compounds=False).tokenizer_signature == "none"
 
 
 def test_text_with_spaces_before_full_stops_is_scored_without_a_warning(caplog):

@@ -70,7 +70,7 @@ def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_resumed_run_sends_each_update_to_trackers_once_and_removes_old_files_of_tensorboard(tmp_path):
+def test_a_resumed_run_sends_kept_and_new_lines_to_its_trackers_and_removes_old_files_of_tensorboard(tmp_path):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
     old = tmp_path / "events.out.tfevents.1.host"
     old.touch()

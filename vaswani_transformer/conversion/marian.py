@@ -169,8 +169,8 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
     if not options.keys() & {"max_length", "max_new_tokens"}:
         # Without a limit, transformers stops at 20 tokens.
         options["max_length"] = model.config.max_position_embeddings
-    # transformers refuses to save a plain GenerationConfig with an option without effect, such as a length penalty
-    # beside num_beams=1.
+    # A VaswaniGenerationConfig, because transformers refuses to save a plain GenerationConfig that has an option
+    # without effect, such as a length penalty beside num_beams=1.
     marian.generation_config = VaswaniGenerationConfig(**options)
     return marian
 
@@ -237,7 +237,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
             our_weight = our_weights[name]
             if name.rpartition(".")[0].endswith(MODULES_THAT_WRITE):
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # The features are on the second axis of other matrices, and in no other bias.
+            elif our_weight.dim() == 2:  # Other matrices have the features on the second axis, other biases on none.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.

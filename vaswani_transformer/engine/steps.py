@@ -1,4 +1,7 @@
-"""The steps of one search by an engine (a copy of a model's weights). They hold the keys and values of that search.
+"""The decoding steps of one search. They hold the keys and values of this search.
+
+An engine is a copy of a model for fast searches, see `engine.py`. It serves many searches, and starts new steps for
+each of them.
 
 Shapes: L sentences still in the search, b beams, S source tokens, T tokens so far, V vocab_size, D d_model, H heads,
 K d_k or d_v, N slots for keys: first the slots of the prompt, then b slots for each step (without those that were
@@ -81,7 +84,11 @@ class LayerSteps:
         self.memory[:, :, : rows.shape[2]] = kept
 
     def leave(self, staying: LongTensor, moved: LongTensor) -> None:
-        """Keep only the sentences at the indices `staying`. The rows `moved` get another sentence, see `_keep`."""
+        """Keep only the sentences at the indices `staying`.
+
+        Row i then holds the sentence that was in row `staying[i]`. `moved` lists the rows i with `staying[i] != i`, the
+        only rows that are written.
+        """
         self.memory = _keep(self.memory, staying, moved)
         self._set_source(_keep(self.source, staying, moved))
 
@@ -103,7 +110,7 @@ class EngineSteps:
         mask: (L, b, N), 0 at the keys that a beam sees, `HIDDEN` at the others.
     """
 
-    outputs = None  # In `ForwardSteps`, what the last call of `forward` returned. An engine calls no `forward`.
+    outputs = None  # what the last call of `forward` returned, see `Steps`. An engine never calls `forward`.
 
     def __init__(self, engine, encoding: Tensor, source_mask: Tensor | None, *, prompt_length: int, num_beams: int):
         self.engine = engine
@@ -149,7 +156,10 @@ class EngineSteps:
         return x
 
     def reorder(self, beams: Tensor, staying: Tensor | None) -> None:
-        """Continue from `beams` (L, b) of the sentences at the indices `staying`, or of all if `staying` is `None`."""
+        """Continue from `beams` (L, b): for each new beam of a sentence, the beam that it extends.
+
+        Then only the sentences at the indices `staying` are kept, or all if it is `None`.
+        """
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
             mask = mask[staying]
@@ -173,7 +183,8 @@ class EngineSteps:
         """
         is_seen = (mask == 0).any(dim=1)  # (L, N)
         self.num_keys = int(is_seen.sum(dim=1).max())
-        self.most_keys = max(FEW_KEYS, 2 * self.num_keys)  # so that each key is copied about once
+        # The next eviction waits until twice as many slots are in use. So each key is copied about once on average.
+        self.most_keys = max(FEW_KEYS, 2 * self.num_keys)
         kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, : self.num_keys]
         num_rows, num_heads, num_slots = self.layers[0].memory.shape[:3]
         first_slots = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
@@ -246,6 +257,6 @@ def _as_additive(mask: Tensor | None, encoding: Tensor, *, num_idle: int) -> Ten
 
 
 def _keep(x: Tensor, staying: LongTensor, moved: LongTensor) -> Tensor:
-    """Return `x[staying]`, computed in place. Only the rows `moved`, which get another sentence, are written."""
+    """Return `x[staying]`, computed in place. Only the rows `moved`, where `staying[i] != i`, are written."""
     x[moved] = x[staying[moved]]
     return x[: len(staying)]

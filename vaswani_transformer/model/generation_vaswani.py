@@ -55,8 +55,9 @@ OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option 
 class VaswaniGenerationConfig(GenerationConfig):
     """The options of a search. All options that `generate()` accepts can be saved.
 
-    transformers refuses to save an option without effect, such as a length penalty beside `num_beams=1`. Here such
-    an option is saved: the penalty divides the scores of greedy search too, and the next call may have more beams.
+    transformers refuses to save an option that has no effect in its own search, such as a length penalty beside
+    `num_beams=1`. Here such an option is saved. The penalty divides the scores of our greedy search too, and a later
+    call may have more beams.
     """
 
     # `GenerationConfig.update` skips names that are no attributes, so these two options need a default here.
@@ -65,8 +66,9 @@ class VaswaniGenerationConfig(GenerationConfig):
 
     def validate(self, strict: bool = False, **kwargs) -> None:
         """Raise a ValueError for a wrong value, but accept an option without effect; `strict` is True before saving."""
-        # transformers does not warn of an option without effect if the caller has set `do_sample` and `num_beams`, but
-        # not this option. So these two are named as set, and nothing else.
+        # Some options have an effect only with `do_sample` or with several beams. Without these, transformers warns of
+        # such an option, unless the caller has set `do_sample` or `num_beams`, but not the option. So we say that the
+        # caller has set only `do_sample` and `num_beams`.
         super().validate(user_set_attributes={"do_sample", "num_beams"})
         if strict:
             SearchOptions.resolve(self)
@@ -210,12 +212,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         engine=None,
         **kwargs,
     ) -> LongTensor | ModelOutput:
-        """Search as `transformers.GenerationMixin.generate` does, by the search of section 6.1.
+        """Search as in section 6.1. Arguments and results are those of `transformers.GenerationMixin.generate`.
 
-        The options `length_penalty_type` and `max_length_offset` and the argument `engine` are additions. transformers'
-        loop decodes instead for a streamer, an assistant or `custom_generate`, and draws samples with one beam. That
-        loop uses the longest limit of the batch for all sentences. A missing mask is derived from the padding. A prompt
-        in `decoder_input_ids` must be padded on the left.
+        The options `length_penalty_type` and `max_length_offset` and the argument `engine` are additions. With a
+        streamer, an assistant or `custom_generate`, the loop of transformers decodes instead of this search. It also
+        draws samples with one beam (see `engine` for an exception). That loop uses the longest limit of the batch for
+        all sentences. A missing mask is derived from the padding. A prompt in `decoder_input_ids` must be padded on the
+        left.
 
         `early_stopping="never"` is exact only if log P of a token is never above 0. A positive `sequence_bias` or a
         processor of the caller may raise log P above 0. The search then runs up to the limit, unless
@@ -389,7 +392,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         num_beams = call.options.num_beams
         flags = call.options.find_flags()
         if call.needs_forward:
-            engine = self._replace_engine(engine, ", ".join(call.model_kwargs | flags) or "this cache")
+            engine = self._replace_engine(
+                engine, ", ".join(call.model_kwargs | flags) or "synced_gpus, use_cache=False or cache_implementation"
+            )
             self._validate_model_kwargs(call.model_kwargs.copy())
         if encoded is None and engine is not None and source.ids is not None:
             encoded = (engine.encode(source.ids, source.mask),)
@@ -412,7 +417,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         model_kwargs = call.model_kwargs | call.options.find_flags()
         cache = model_kwargs.pop(CACHE, None)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
-            # The cache is created here, because transformers would copy the model's config to create an equal cache.
+            # The usual cache is created here, which is quicker: transformers would copy the model's config first, and
+            # then create an equal cache.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             holder = {CACHE: cache, "encoder_outputs": encoded}  # transformers stores the cache in it
@@ -430,7 +436,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
-        """Check that this model may decode in place of `engine`; return `None`, for no engine.
+        """Check that this model may decode in place of `engine`. Return `None`, the caller's new value for `engine`.
 
         Args:
             asked: what an engine cannot do, for the error.
@@ -441,7 +447,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(
-                f"an engine cannot decode with {asked}: call generate() of its model, or check the option's name."
+                f"an engine cannot decode with {asked}: call generate() of the model, without an engine. If you meant "
+                f"an option of the search, check its name."
             )
 
     def build_engine(self, **options):
@@ -456,7 +463,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _has_working_cache(self, source: Source, prompt: LongTensor) -> bool:
-        """Return True if steps with a cache give the same logits as steps without one, for the first sentence."""
+        """Return True if a cache works with this model.
+
+        `ForwardSteps` compares its first two steps with steps without a cache, and drops a cache that gives other
+        logits. Here it takes these steps for the first sentence, unless they were compared before.
+        """
         ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
         prompt = prompt[:1]
         encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)

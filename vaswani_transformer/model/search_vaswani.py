@@ -5,9 +5,9 @@ A finished hypothesis Y of a source X has the score (Wu et al. 2016, equation 14
     s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
 where |Y| is the number of its tokens, </s> included. Open (unfinished) hypotheses have equal lengths and compete by
-log P(Y | X), called log P below. The limit of a sentence, by default the length of its source + 50 tokens, does not
-depend on other sentences of the batch. With `early_stopping="never"` a sentence is decided, and its search ends, as
-soon as no open hypothesis can win.
+log P(Y | X), called log P below. The hypotheses of a sentence have at most as many tokens as its limit, by default the
+length of the source + 50. The limit does not depend on other sentences of the batch. With `early_stopping="never"` a
+sentence is decided, and its search ends, as soon as no open hypothesis can win.
 
 Shapes: B sentences, L sentences still in the search (open sentences, and decided ones that `evict` has not yet
 removed), b beams, V vocab_size, P tokens of the prompt, T tokens so far, the prompt included.
@@ -233,9 +233,10 @@ class BeamSearch:
         """Return `log_probs` (L * b, V) of the next token, with -inf for tokens that cannot follow.
 
         Where a hypothesis must end now, only `last_tokens` (the tokens that may end it) keep their log P, or get 0 if
-        they are forced. All other tokens get -inf. If log P of all `last_tokens` is -inf, the row does not change. With
-        several beams, the search adds up the returned values and `run_search` records them, so the recorded scores add
-        up to log P of the hypothesis.
+        they are forced. All other tokens get -inf. If log P of all `last_tokens` is -inf, the row does not change.
+
+        With several beams, `run_search` records the returned values as the scores of the step. Along a hypothesis they
+        add up to its log P, in which a forced end token counts 0.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs
@@ -581,8 +582,9 @@ class ForwardSteps:
             inputs = self.model.prepare_inputs_for_generation(
                 tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
             )
-            # For a static cache transformers makes the mask of the decoder four-dimensional. The model computes
-            # positions from a two-dimensional mask, so the given mask takes its place.
+            # Such a method usually calls that of transformers. With a static cache, that makes the mask of the decoder
+            # four-dimensional, but the model computes positions from a two-dimensional mask. So the given mask takes
+            # its place.
             inputs["decoder_attention_mask"] = self.rows.get("decoder_attention_mask")
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]

@@ -43,7 +43,8 @@ class DevelopmentSet:
         samples = []
         texts = json.loads(self.texts.read_text(encoding="utf-8"))
         # With mixed precision, Accelerate has replaced `forward` by a wrapper with autocast. The wrapper is taken away
-        # for the translations: a model with a replaced `forward` has no engine, and decodes more slowly.
+        # for the translations, because no `Engine` (the fast decoder) can be built of a model with a replaced
+        # `forward`. Such a model decodes by its `forward`, which is slower.
         wrapped_forward = vars(model).pop("forward", None)
         if self.score is not None:
             scores["dev_bleu"] = self.score(

@@ -34,7 +34,9 @@ def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> flo
 
 
 def inverse_sqrt_schedule(optimizer: Optimizer, *, d_model: int, warmup_steps: int = 4000) -> LambdaLR:
-    """Return a schedule that multiplies the lr of `optimizer` (1.0 in the paper) by `inverse_sqrt_lr` at each update.
+    """Return a schedule: the lr of an update is the initial lr of `optimizer` times `inverse_sqrt_lr`.
+
+    In the paper, the initial lr is 1.0.
 
     Do not pass the schedule to `Accelerator.prepare`, which would let it step once per process at each update. On 8
     GPUs the warm-up would then last 500 updates instead of 4000.

@@ -46,7 +46,7 @@ class Recipe:
     subword_model: str = "bpe"  # or "wordpiece"
     max_length: int = 256  # most tokens of a side, `</s>` included; longer pairs are dropped
     max_length_ratio: float | None = None  # largest ratio of the longer side to the shorter, in words; None: no limit
-    tokens_per_batch: int = 25_000  # most tokens of an update on each side, with padding, over all processes
+    tokens_per_batch: int = 25_000  # limit of the tokens of an update on each side, with padding, over all processes
     short_first: bool = False  # sort the updates of the first epoch by length, shortest first
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps

@@ -47,7 +47,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
             self._generate_kwargs = specific | self._generate_kwargs
-            # The defaults of v4, for models without these options.
+            # The defaults of the translation pipeline of transformers v4, for models without these options.
             self._generation_defaults = {"max_new_tokens": 256, "num_beams": 4} | self._generation_defaults
 
     def __getstate__(self) -> dict:
@@ -62,6 +62,7 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
     def _find_engine(self) -> dict[str, Any]:
         """Return {"engine": ...} for `generate`, or {} for models of other packages."""
         # The class is examined, because an adapter object of peft would return the method of the model that it wraps.
+        # An engine from this method may lack the adapter.
         if getattr(type(self.model), "find_engine", None) is None:
             return {}
         self._engine = self.model.find_engine(kept=self._engine)

@@ -4,7 +4,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-# The names of the forms in a cell, by their number. "she" is inflected like "he".
+# The names of the forms in a cell, by how many forms it has. "she" is inflected like "he".
 _FORM_NAMES = {3: ("nominative", "accusative", "dative"), 5: ("I", "you", "he", "we", "they")}
 
 Forms = dict[str, str]
