@@ -137,20 +137,18 @@ def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, ne
 
 def test_a_hub_dataset_is_loaded_by_split_and_stored_in_the_given_cache(tmp_path, monkeypatch):
     records = [{"translation": {"en": en, "de": de}} for en, de in PAIRS]
-    load = mock.Mock(return_value=datasets.Dataset.from_list(records).to_iterable_dataset())
-    generate = mock.Mock(wraps=datasets.Dataset.from_generator)
+    dataset = datasets.Dataset.from_list(records)
+    load = mock.Mock(side_effect=[dataset, dataset.to_iterable_dataset()])
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(datasets.Dataset, "from_generator", generate)
     with_colon = write_pairs(tmp_path / "a:b.jsonl")  # the path of a file, although a Hub dataset also has a colon
     monkeypatch.chdir(tmp_path)
     assert read(f"../{tmp_path.name}/{with_colon.name}") == PAIRS
     assert read("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
     assert read("wmt/wmt14:de-en") == PAIRS
     assert load.call_args_list == [
-        mock.call("wmt/wmt14", "de-en", split="test", streaming=True, cache_dir=str(tmp_path)),
+        mock.call("wmt/wmt14", "de-en", split="test", streaming=False, cache_dir=str(tmp_path)),
         mock.call("wmt/wmt14", "de-en", split="train", streaming=True, cache_dir=None),
     ]
-    assert [call.kwargs["cache_dir"] for call in generate.call_args_list] == [str(tmp_path)]
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 

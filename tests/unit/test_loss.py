@@ -50,8 +50,9 @@ def test_the_loss_in_half_precision_accumulates_in_float32(tensors, dtype):
 
 def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors):
     # On a GPU, ignored tokens are masked, because leaving them out would make the CPU wait for the GPU.
-    left_out = find_loss(*tensors, LABELS)
-    masked = cross_entropy._SlicedLoss.apply(*tensors, LABELS, 0.1, torch.float64, True)
+    tensors = tensors[:2]
+    left_out = find_loss(*tensors, None, LABELS)
+    masked = cross_entropy._SlicedCrossEntropy.apply(*tensors, LABELS, 0.1, torch.float64, True)
     expected = torch.autograd.grad(left_out[0], tensors)
     found = torch.autograd.grad(masked[0], tensors)
     assert_close(tuple(masked), tuple(left_out), rtol=0, atol=1e-12)
@@ -59,16 +60,26 @@ def test_masking_ignored_tokens_gives_the_same_loss_as_leaving_them_out(tensors)
 
 
 @pytest.mark.parametrize(
-    ("device", "vocab_size", "expected"), [("cpu", 2**15, 2**8), ("meta", 2**15, 2**12), ("cpu", 2**30, 1)]
+    ("device", "d_model", "vocab_size", "dtype", "expected"),
+    [
+        ("cpu", 512, 37_000, torch.float32, 512),
+        ("cpu", 512, 37_000, torch.bfloat16, 1024),
+        ("cpu", 32, 64, torch.float32, 2**14),
+        ("meta", 8, 2**20, torch.float32, 2**8),
+        ("meta", 8, 2**30, torch.float32, 1),
+    ],
 )
-def test_a_slice_has_fewer_tokens_for_a_larger_vocabulary_and_on_a_cpu(device, vocab_size, expected):
-    assert cross_entropy.find_slice_length(torch.device(device), vocab_size) == expected
+def test_the_length_of_a_slice_depends_on_device_dtype_d_model_and_vocabulary(
+    device, d_model, vocab_size, dtype, expected
+):
+    hidden_states = torch.empty(3, d_model, dtype=dtype, device=device)
+    assert cross_entropy.find_slice_length(hidden_states, vocab_size) == expected
 
 
 def test_the_loss_computes_no_gradients_without_grad_mode(tensors):
-    expected = find_loss(*tensors, LABELS)
+    expected = find_loss(*tensors[:2], None, LABELS)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        found = find_loss(*tensors, LABELS)
+        found = find_loss(*tensors[:2], None, LABELS)
     assert_close(found, expected)
     assert counter.get_total_flops() == 2 * 4 * 4 * 11  # the logits of 4 labels
 

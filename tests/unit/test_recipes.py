@@ -169,5 +169,7 @@ def test_a_change_with_a_wrong_name_type_or_value_is_refused(change, message):
 def test_unknown_recipes_and_indivisible_widths_are_refused():
     with pytest.raises(ValueError, match=r"no recipe 'huge', and no such file; choose one of: base_en_de, big_en_de"):
         load_recipe("huge")
+    with pytest.raises(ValueError, match=r"choose one of: parsing_small, "):
+        load_recipe("parsing_smal")
     with pytest.raises(ValueError, match="'d_k': 16, 'd_v': 64} cannot all be divided by 32"):
         divide_widths(RECIPES["table3_B1"], 32)

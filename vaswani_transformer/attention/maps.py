@@ -22,8 +22,7 @@ SIDES = {  # the texts of the queries and of the keys
     "cross": ("output", "source"),
     "alignment": ("target", "source"),
 }
-# The most tokens of a source or target. At this length, an HTML page with 6 layers of 8 heads takes 67 MB, or 134 MB
-# with sub-words.
+# The most tokens of a source or target. At this length, an HTML page with 6 layers of 8 heads takes 67 MB.
 MOST_TOKENS = 512
 PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind of attention, with 6 layers of 8 heads
 

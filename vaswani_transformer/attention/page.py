@@ -31,8 +31,7 @@ def build_html(
 ) -> str:
     """Return a page on which the reader chooses the kind of attention, a layer, heads and a word.
 
-    The page shows words, as the paper does, and sub-words on request. With 6 layers, 8 heads and 30 words on each side,
-    it takes 240 kB. If words consist of sub-words, the weights of the sub-words take at least 240 kB more.
+    The page shows words, as the paper does. With 6 layers, 8 heads and 30 words on each side, it takes 240 kB.
 
     Args:
         maps: the attention by tokens, as `collect_attention` returns it.
@@ -43,9 +42,6 @@ def build_html(
     """
     words = maps.by_words()
     kinds = [_describe(words, name) for name in VIEWS]
-    if any(length > 1 for side in maps.words.values() for _, length in side):
-        for description, name in zip(kinds, VIEWS, strict=True):
-            description["pieces"] = _describe(maps, name)
     layer = paper_layer(len(getattr(words, kind))) if layer is None else layer
     heads = [int(words.word_links(kind, layer).sum(axis=(1, 2)).argmax())] if heads is None else heads
     opening = {"kind": list(VIEWS).index(kind), "layer": layer, "heads": list(heads)}

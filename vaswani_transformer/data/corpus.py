@@ -148,14 +148,9 @@ def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
 
     source, _, config = name.partition(":")
     try:
-        dataset = datasets.load_dataset(source, config, split=split, streaming=True, cache_dir=cache and str(cache))
-        if cache is not None:  # The download is kept for later readings, in `cache` and not in the user's home.
-            dataset = datasets.Dataset.from_generator(
-                dataset.__iter__,
-                features=dataset.features,
-                cache_dir=str(cache),
-                fingerprint=f"{name}-{split}".replace("/", "-"),
-            )
+        dataset = datasets.load_dataset(
+            source, config, split=split, streaming=cache is None, cache_dir=cache and str(cache)
+        )
     except (OSError, ValueError, RuntimeError) as error:  # The name may be wrong, or the connection missing.
         raise ValueError(
             f"the dataset {name} with split {split!r} cannot be read: {error}. Check its name and the connection."

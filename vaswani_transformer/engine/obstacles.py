@@ -54,7 +54,7 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
         kind = type(module).__name__
         return f"the weights of {name or 'the model'} ({kind}) are quantised, distributed or on another device"
     for child_name, child in module.named_children():
-        if merged_layer(child) is None and (change := _find_change(child, f"{name}.{child_name}".lstrip("."))):
+        if change := _find_change(child, f"{name}.{child_name}".lstrip(".")):
             return change
     return None
 
@@ -108,15 +108,3 @@ def sum_weights(model: VaswaniForConditionalGeneration) -> list[float]:
     A change through `.data` changes the sum, unless the changes of the entries cancel each other.
     """
     return torch.stack([weight.sum(dtype=torch.float32) for weight in model.parameters()]).tolist()
-
-
-def merged_layer(module: nn.Module) -> nn.Linear | None:
-    """Return the linear layer inside `module` if `module` is a merged adapter of peft, else `None`.
-
-    A merged adapter computes what the layer inside it computes.
-    """
-    layer = module._modules.get("base_layer")
-    if layer is None:
-        return None
-    is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
-    return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None

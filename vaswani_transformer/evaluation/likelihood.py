@@ -102,7 +102,7 @@ def _select_log_probs(model: VaswaniForConditionalGeneration, hidden_states: Ten
     is_real = labels != IGNORE_INDEX
     hidden_states = hidden_states[is_real]
     chosen = labels[is_real]
-    slice_length = find_slice_length(hidden_states.device, model.config.vocab_size)
+    slice_length = find_slice_length(hidden_states, model.config.vocab_size)
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     losses = [
         torch.nn.functional.cross_entropy(model.lm_head(h).to(dtype), y, reduction="none")

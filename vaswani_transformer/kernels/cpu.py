@@ -9,10 +9,9 @@ from ..model.layers_vaswani import eager_attention
 
 HALF_PRECISION = "vaswani_half_precision"  # name of an attention kernel
 # On a CPU in half precision, the backward pass of PyTorch's fused attention takes longer than the backward pass of
-# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. Above the limits below, the attention
-# weights would take too much memory.
+# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. With more keys, the attention weights would
+# take too much memory.
 MOST_KEYS = 128
-MOST_WEIGHTS = 2**23  # attention weights of one call
 
 
 def speed_up_training(model: PreTrainedModel, *, is_half_precision: bool) -> None:
@@ -58,8 +57,7 @@ def half_precision_attention(
 
     Otherwise use the kernel "sdpa" of transformers. Arguments and results are those of "sdpa".
     """
-    num_keys = key.shape[2]
-    is_small = num_keys <= MOST_KEYS and query.shape[:3].numel() * num_keys <= MOST_WEIGHTS
+    is_small = key.shape[2] <= MOST_KEYS
     sdpa_is_slow = query.dtype in (torch.bfloat16, torch.float16) and query.requires_grad and query.device.type == "cpu"
     attend = eager_attention if is_small and sdpa_is_slow else ALL_ATTENTION_FUNCTIONS["sdpa"]
     return attend(module, query, key, value, attention_mask, **kwargs)
