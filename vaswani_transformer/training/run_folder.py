@@ -89,7 +89,7 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     given = description["recipe"]
     # These fields are not compared. The first two decide only when a run ends. The fingerprint of the data covers the
     # fields in `OF_DATA`.
-    free = {name: given[name] for name in ("num_updates", "patience", *OF_DATA)}
+    free = {name: given[name] for name in ("num_updates", "patience", *OF_DATA) if name in given}
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
