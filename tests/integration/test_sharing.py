@@ -131,6 +131,8 @@ def test_an_upload_without_a_card_a_login_or_the_hub_is_refused_and_so_is_a_priv
     model = shutil.copytree(run / "model", tmp_path / "alone/model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
         sharing.upload_model(model, "me/tiny")
+    with pytest.raises(ValueError, match="Repo id must be in the form"):
+        write_upload(model, tmp_path, repo_id="me/tiny/model")
     assert not hub.requests
     hub.repositories["me/tiny"] = {}
     with pytest.raises(ValueError, match="me/tiny exists already and is public: nothing was uploaded"):

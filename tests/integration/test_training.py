@@ -309,6 +309,13 @@ def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_pat
     for tokens_per_batch, expected in ((160, 1), (25_000, 6)):
         parts = build_run(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
         assert parts.accumulation_steps == expected
+    gpu = SimpleNamespace(device=torch.device("meta"))
+    assert setup._choose_accumulation_steps(replace(TINY, tokens_per_batch=25_000), gpu) == 1
+
+
+def test_a_tracker_whose_package_is_missing_is_refused(tiny_data, tmp_path):
+    with pytest.raises(ModuleNotFoundError, match="the package clearml is not installed"):
+        build_run(TINY, tiny_data, tmp_path, report_to="clearml")
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,8 @@ def test_the_task_decides_the_template_and_the_languages_of_the_card(run):
     assert "A dog runs" not in card
     data = ModelCard(card).data
     assert (data.language, data.pipeline_tag) == (["en"], None)
+    path.write_text("{}")
+    assert "from the source to the target language" in build_card(run)
 
 
 def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, capsys):
