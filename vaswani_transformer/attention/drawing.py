@@ -82,6 +82,7 @@ def draw_attention(
     for axis in (top, axes):
         axis.tick_params(length=0)
 
+    # A `query_word` that is out of range raises an IndexError.
     drawn_queries = range(len(queries)) if query_word is None else [range(len(queries))[query_word]]
     for place, label in enumerate(top.get_xticklabels()):
         if place not in drawn_queries:
