@@ -59,7 +59,7 @@ def models_folder(build_translator, tmp_path_factory):
     for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
         place(name)
     trees = [("The dog barks .", "(S (NP XX XX )NP (VP XX )VP XX )S")]
-    tokenizer = learn_vocabulary(lambda: trees, vocab_size=290)
+    tokenizer = learn_vocabulary(trees, vocab_size=290)
     model.resize_token_embeddings(len(tokenizer))
     for name in set(re.findall(r'load_parser\("([^"]+)"', "\n".join(TEXTS.values()))):
         place(name)

@@ -1,7 +1,5 @@
 """Parsing works from end to end: from a treebank to token ids, from a sentence to a tree, and from trees to F1."""
 
-from functools import partial
-
 import pytest
 from shortcuts import read_json, vaswani, write_lines
 
@@ -32,7 +30,7 @@ def treebank(tmp_path):
 # Without copy_words, the placeholder XX stands for each word of a tree.
 @pytest.fixture(params=[False, True], ids=["XX", "words"])
 def tokenizer(request, treebank):
-    return learn_vocabulary(partial(read_pairs, treebank, copy_words=request.param), vocab_size=310)
+    return learn_vocabulary(read_pairs(treebank, copy_words=request.param), vocab_size=310)
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def test_a_word_xx_is_not_taken_for_the_placeholder_when_words_are_copied(tmp_pa
     path = tmp_path / "trees.mrg"
     path.write_text("((S (NN XX) (NN dog)))")
     for copy_words in (False, True):
-        tokenizer = learn_vocabulary(partial(read_pairs, path, copy_words=copy_words), vocab_size=300)
+        tokenizer = learn_vocabulary(read_pairs(path, copy_words=copy_words), vocab_size=300)
         assert ("XX" in tokenizer.get_added_vocab()) == (not copy_words)
         check_vocabulary(tokenizer, copy_words=copy_words)
         with pytest.raises(ValueError, match=r"the model's vocabulary is for trees .* --copy_words"):

@@ -313,9 +313,10 @@ def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_pat
     assert setup._choose_accumulation_steps(replace(TINY, tokens_per_batch=25_000), gpu) == 1
 
 
-def test_a_tracker_whose_package_is_missing_is_refused(tiny_data, tmp_path):
-    with pytest.raises(ModuleNotFoundError, match="the package clearml is not installed"):
-        build_run(TINY, tiny_data, tmp_path, report_to="clearml")
+def test_a_tracker_whose_package_is_missing_is_refused(tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr("accelerate.tracking._available_trackers", [])
+    with pytest.raises(ModuleNotFoundError, match="the package tensorboard is not installed"):
+        build_run(TINY, tiny_data, tmp_path, report_to="tensorboard")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
         if args.keep_vocabulary is not None:
             tokenizer = _load_vocabulary(args)
         elif is_parser:
-            tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
+            tokenizer = learn_vocabulary(read_all(corpora), **learning)
         summary = prepare(
             corpora,
             read_dev,

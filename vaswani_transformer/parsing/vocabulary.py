@@ -1,7 +1,7 @@
 """Learn the shared vocabulary of section 6.3: sub-words for the sentences, and one token per bracket."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tokenizers import AddedToken
 from tokenizers.normalizers import NFC, Prepend, Sequence
@@ -13,23 +13,25 @@ from ..data.tokenization import train_tokenizer
 from .linearisation import NORMALISED
 
 
-def learn_vocabulary(
-    read: Callable[[], Iterable[Pair]], *, vocab_size: int, subword_model: str = "bpe"
-) -> PreTrainedTokenizerFast:
+def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: str = "bpe") -> PreTrainedTokenizerFast:
     """Return a tokenizer for sentences and their linearised trees that never splits a bracket.
 
     Sub-words are learnt from the sentences alone. Then the brackets of the training trees are added. Sentences contain
     no brackets, because treebanks write -LRB- and -RRB-. XX is added if the trees have XX in place of all words.
 
     Args:
-        read: reads sentences and trees, as `linearisation.read_pairs` returns them. It is called twice.
+        pairs: sentences and trees from `linearisation.read_pairs`. They are read once, and all sentences are kept in
+            memory: the number of sub-words to learn depends on the brackets of all trees.
         vocab_size: the number of entries, with brackets.
         subword_model: see `train_tokenizer`.
     """
-    found = {symbol for _, tree in read() for symbol in tree.split(" ")}
+    sentences: list[str] = []
+    found: set[str] = set()
+    for sentence, tree in filter_pairs(pairs, Counter()):
+        sentences.append(sentence)
+        found.update(tree.split(" "))
     brackets = set(filter(is_bracket, found))
     symbols = sorted(brackets) + [NORMALISED] * (found - brackets <= {NORMALISED})
-    sentences = (sentence for sentence, _ in filter_pairs(read(), Counter()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
     # A word of a treebank may contain a no-break space. The normaliser of `train_tokenizer` would turn it into a space,
     # and so change the number of words. The normaliser below only composes characters and prepends a space.

@@ -79,7 +79,7 @@ def _draw_clause(dice: Dice, tenses: str = _TENSES, verbs: Sequence[Word] = TABL
 
 
 def _add_preposition(dice: Dice, clause: Clause) -> None:
-    """Add a preposition that the verb requires, and a phrase after it. German has only a dative for "to" somebody."""
+    """Add the preposition of the verb, and a phrase after it. German says "to" a person by the dative alone."""
     word = dice.choose([word for word in TABLES["prepositions"] if clause.verb.use in word.uses])
     phrase = _draw_phrase(dice, word.nouns, excluded=clause.subject.meaning)
     place = "prepositional" if word.german else "pronoun" if phrase in PRONOUNS else "recipient"
