@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[2]
 KINDS = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING)
 F_STRING = getattr(tokenize, "FSTRING_START", None), getattr(tokenize, "FSTRING_END", None)  # from Python 3.12 on
 BOUNDS = {  # tokens
-    "vaswani_transformer": 78_000,
+    "vaswani_transformer": 81_000,
     "vaswani_transformer/model": 15_200,
-    "tests": 112_000,
-    "scripts": 17_000,
+    "tests": 117_000,
+    "scripts": 17_500,
 }
 
 
