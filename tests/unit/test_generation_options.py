@@ -274,14 +274,31 @@ def test_a_cache_that_holds_the_first_tokens_of_the_prompt_changes_nothing(model
     assert torch.equal(model.generate(SOURCE, past_key_values=cache, **options), expected)
 
 
-def test_forward_is_no_longer_called_for_sentences_that_have_ended(model):
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_sentences_that_have_ended_leave_the_batch_unless_a_hook_or_an_argument_may_know_their_rows(
+    model, monkeypatch, num_beams
+):
     sizes = []
-    count = model.register_forward_pre_hook(
-        lambda _, args, inputs: sizes.append(len(inputs["decoder_input_ids"])), with_kwargs=True
-    )
-    model.generate(SOURCE, max_length_offset=1, num_beams=2)
-    count.remove()
-    assert sizes[-1] < sizes[0] == 2 * len(SOURCE)
+
+    class Recorder(VaswaniForConditionalGeneration):
+        find_engine = None
+
+        def forward(self, *args, domains=None, **kwargs):
+            sizes.append(len(kwargs["decoder_input_ids"]))
+            return super().forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "__class__", Recorder)
+    options = {"max_length_offset": 1, "num_beams": num_beams}
+    expected = model.generate(SOURCE, **options)
+    assert sizes[-1] < sizes[0] == num_beams * len(SOURCE)
+    sizes.clear()
+    assert torch.equal(model.generate(SOURCE, **options, domains=["news"] * len(SOURCE)), expected)
+    layer = model.get_decoder().layers[0]
+    for register in (layer.register_forward_hook, layer.feed_forward.register_forward_pre_hook):
+        with_hook = register(lambda *_: None)
+        assert torch.equal(model.generate(SOURCE, **options), expected)
+        with_hook.remove()
+    assert set(sizes) == {num_beams * len(SOURCE)}
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

@@ -35,7 +35,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE, build_padding_mask, choose_cache
-from .search_vaswani import BeamSearch, ForwardSteps, SearchOptions, Steps, logger, run_search
+from .search_vaswani import BeamSearch, ForwardSteps, SearchOptions, Steps, has_hooks, logger, run_search
 
 # The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
 # do not concern a search. Our search supports these options and the fields of `SearchOptions`. It refuses every other
@@ -275,9 +275,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
         records = call.options.start_records()
         # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
-        # may depend on the places of the rows: processors, criteria, records, or a cache that the caller sees.
-        may_see_cache = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
-        shows_cache = may_see_cache and getattr(steps, "cache", None) is not None
+        # may depend on the places of the rows: processors, criteria, records, hooks, arguments that are no tensors, or
+        # a cache that the caller sees.
+        has_places = isinstance(steps, ForwardSteps) and (
+            call.options.return_dict_in_generate
+            or has_hooks(self)
+            or any(not isinstance(x, Tensor | None) for x in call.model_kwargs.values())
+        )
         run_search(
             hypotheses,
             steps,
@@ -285,7 +289,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             processors=processors,
             criteria=criteria,
             records=records,
-            may_evict=not (call.synced_gpus or records or criteria or processors or shows_cache),
+            may_evict=not (call.synced_gpus or records or criteria or processors or has_places),
             continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
         )
         return _pack(call.options, hypotheses, steps, encoded, records)
@@ -466,13 +470,15 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Return True if a cache works with this model.
 
         `ForwardSteps` compares its first two steps with steps without a cache, and drops a cache that gives other
-        logits. Here it takes these steps for the first sentence, unless they were compared before.
+        logits. Here it takes these steps for the first sentence, unless they were compared before. Hooks may expect the
+        whole batch, so with hooks it takes them for all sentences.
         """
-        ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
-        prompt = prompt[:1]
+        count = None if has_hooks(self) else 1
+        ids, embeds, mask = (x if x is None else x[:count] for x in (source.ids, source.embeds, source.mask))
+        prompt = prompt[:count]
         encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
+        steps = ForwardSteps(self, encoded[0][:count], mask, num_beams=1, cache=cache)
         if not steps.is_checked:
             steps(prompt)
             steps(torch.cat([prompt, prompt[:, -1:]], dim=1))

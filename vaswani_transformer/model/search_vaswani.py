@@ -499,6 +499,11 @@ def prepares_inputs(model) -> bool:
     return prepare is not GenerationMixin.prepare_inputs_for_generation
 
 
+def has_hooks(model: nn.Module) -> bool:
+    """Return True if a module has a hook. A hook may know the rows of a batch by their places, as those of peft do."""
+    return any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
 # For each model: (kind of cache, kind of attention) -> True if steps with such a cache equal steps without one.
 CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDictionary()
 
