@@ -591,6 +591,8 @@ class ForwardSteps:
             # four-dimensional, but the model computes positions from a two-dimensional mask. So the given mask takes
             # its place.
             inputs["decoder_attention_mask"] = self.rows.get("decoder_attention_mask")
+            # An adapter of peft replaces the cache by its prefix, under the old name.
+            inputs[CACHE] = inputs.pop("past_key_values", inputs.get(CACHE))
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
         return forward(**inputs, return_dict=True)
