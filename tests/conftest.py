@@ -63,18 +63,18 @@ def pytest_unconfigure():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def working_folder(tmp_path_factory):
+def folder_to_start_in(tmp_path_factory):
     """Work in an empty folder, so that no test depends on where the tests are started and what lies there."""
-    folder = tmp_path_factory.mktemp("working_folder")
+    folder = tmp_path_factory.mktemp("empty")
     with contextlib.chdir(folder):
         yield folder
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(working_folder):
-    """Check that a test leaves nothing in the working folder, where later tests would see it."""
+def nothing_is_left(folder_to_start_in):
+    """Check that a test leaves nothing in this folder, where later tests would see it."""
     yield
-    assert not list(working_folder.iterdir())
+    assert not list(folder_to_start_in.iterdir())
 
 
 # No two sizes are equal, so that a test fails if two dimensions are swapped.
