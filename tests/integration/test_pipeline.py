@@ -1,5 +1,6 @@
 """The translation pipeline translates strings and lists, and works in the pipeline() of transformers."""
 
+import importlib
 import pickle
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import transformers
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, TextStreamer
 
-from vaswani_transformer import TranslationPipeline
+from vaswani_transformer import TranslationPipeline, registration
 from vaswani_transformer import pipeline as vaswani_pipeline
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
@@ -170,6 +171,12 @@ def test_the_pipeline_of_transformers_works_without_trust_remote_code(folder, tr
     assert found(SENTENCES[0]) == expected
     parts = {"model": AutoModelForSeq2SeqLM.from_pretrained(folder), "tokenizer": translate.tokenizer}
     assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
+
+
+def test_a_pipeline_works_after_the_package_is_registered_again(folder, translate):
+    importlib.reload(registration)
+    found = transformers.pipeline("translation_en_to_de", model=folder, max_new_tokens=6)
+    assert found(SENTENCES) == translate(SENTENCES)
 
 
 def test_other_tasks_raise_the_errors_of_transformers(folder):
