@@ -24,8 +24,8 @@ AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
 # From here on, `transformers.pipeline("translation", ...)` builds a `TranslationPipeline`. transformers v5 would refuse
 # this task, because it lists it as removed: so the entry is taken out of that list. And transformers would not know
-# names with languages, such as "translation_en_to_de": so `check_task` treats them as "translation". It calls the class's
-# method, because this module may be loaded again.
+# names with languages, such as "translation_en_to_de": so `check_task` treats them as "translation". It calls the
+# method of the class, because this module may be loaded again.
 registry = pipelines.PIPELINE_REGISTRY
 pipelines.REMOVED_TASKS.pop("translation", None)
 registry.check_task = lambda task: type(registry).check_task(

@@ -275,12 +275,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
         records = call.options.start_records()
         # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
-        # may depend on the places of the rows: processors, criteria, records, hooks, arguments that are no tensors, or
+        # may depend on the places of the rows: processors, criteria, records, hooks, further arguments of `forward`, or
         # a cache that the caller sees.
         has_places = isinstance(steps, ForwardSteps) and (
-            call.options.return_dict_in_generate
-            or has_hooks(self)
-            or any(not isinstance(x, Tensor | None) for x in call.model_kwargs.values())
+            call.options.return_dict_in_generate or call.model_kwargs or has_hooks(self)
         )
         run_search(
             hypotheses,

@@ -211,14 +211,14 @@ class BeamSearch:
         history = torch.stack((prompt, torch.full_like(prompt, -1)))[:, :, None]
         self.history = history.expand(-1, -1, self.num_beams, -1)
         # All beams start equal, so only the first may grow. Otherwise the b best continuations would all be equal.
-        floats = {"dtype": torch.float32, "device": prompt.device}  # whatever the default dtype
-        self.scores = torch.full((num_sentences, self.num_beams), -torch.inf, **floats)
+        float_limits = limits.float()  # Scores are in float32, whatever the default dtype is.
+        self.limit_penalties = options.penalise(float_limits)
+        self.scores = float_limits.new_full((num_sentences, self.num_beams), -torch.inf)
         self.scores[:, 0] = 0.0
-        self.limit_penalties = options.penalise(limits.float())
 
         # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
         num_kept = options.num_return_sequences if options.early_stopping == "never" else self.num_beams
-        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, **floats)
+        self.kept_scores = float_limits.new_full((num_sentences, num_kept), -torch.inf)
         self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
         # Kept scores and histories of all B sentences. Those of the L sentences are copied here when sentences leave
         # the search, and at the end.
