@@ -10,7 +10,7 @@ import torch
 from shortcuts import each_case
 from tiny_training import assert_close
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.generation import (
     BaseStreamer,
     ForcedEOSTokenLogitsProcessor,
@@ -352,10 +352,28 @@ def test_alpha_has_the_same_bounds_in_searches_and_recipes():
     assert BOUNDS["length_penalty"] == Number(-MOST_ALPHA, MOST_ALPHA)
 
 
-def test_flex_attention_on_a_cpu_is_refused_before_it_compiles(build_tiny_model):
-    model = build_tiny_model(attention="flex_attention")
-    with pytest.raises(ValueError, match="flex_attention decodes with a cache on GPUs only: load the model with"):
-        model.generate(torch.tensor([[5, 6, 2]]), num_beams=1)
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [
+        ("flex_attention", {}),
+        ("sdpa", {"cache_implementation": "offloaded"}),
+        ("sdpa", {"cache_implementation": "offloaded_static", "num_beams": 1, "do_sample": True}),
+    ],
+)
+def test_what_needs_a_gpu_is_refused_on_a_cpu(build_tiny_model, attention, options):
+    model = build_tiny_model(attention=attention)
+    with pytest.raises(ValueError, match="flex_attention and offloaded caches need a GPU: load the model with"):
+        model.generate(SOURCE, **options)
+
+
+def test_a_static_cache_that_may_be_too_short_is_refused(model):
+    config = model.config.get_text_config(decoder=True)
+    options = {"num_beams": 1, "max_length_offset": None, "max_new_tokens": 4}
+    expected = model.generate(SOURCE, **options)
+    for cache in (StaticCache(config, 4), EncoderDecoderCache(StaticCache(config, 4), DynamicCache())):
+        assert torch.equal(model.generate(SOURCE, **options, past_key_values=cache), expected)
+    with pytest.raises(ValueError, match="a cache of 3 tokens is too short for 4: lower max_new_tokens"):
+        model.generate(SOURCE, **options, past_key_values=StaticCache(config, 3))
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "length_penalty": 2.0}, {"temperature": 3.0}])

@@ -163,8 +163,8 @@ class Call:
         if is_assisted and self.options.num_beams > 1:
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
         is_sampling = self.options.do_sample and self.options.num_beams == 1
-        has_many_samples = self.options.num_return_sequences > 1
-        return is_assisted or bool(self.config.is_assistant) or (is_sampling and (has_many_samples or not has_engine))
+        needs_loop = is_sampling and (self.options.num_return_sequences > 1 or not has_engine)
+        return is_assisted or bool(self.config.is_assistant) or needs_loop
 
 
 @dataclass
@@ -309,10 +309,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         source = _take_source(inputs, model_kwargs, self.config, self.device)
         device = source.states.device
         self._prepare_special_tokens(config, device=device)
-        if device.type == "cpu" and config.use_cache and self.config._attn_implementation == "flex_attention":
+        if (
+            device.type == "cpu"
+            and config.use_cache
+            and (self.config._attn_implementation == "flex_attention" or "offload" in str(config.cache_implementation))
+        ):
             raise ValueError(
-                "flex_attention decodes with a cache on GPUs only: load the model with attn_implementation='sdpa', or "
-                "pass use_cache=False."
+                "flex_attention and offloaded caches need a GPU: load the model with 'sdpa', or pass use_cache=False."
             )
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
         limits, must_end = options.find_limits(
@@ -429,12 +432,21 @@ class VaswaniGenerationMixin(GenerationMixin):
             cache = holder[CACHE]
             if not isinstance(cache, EncoderDecoderCache):
                 cache = EncoderDecoderCache(cache, DynamicCache())
+            if 0 < cache.get_max_length(0) < num_tokens:
+                raise ValueError(
+                    f"a cache of {cache.get_max_length(0)} tokens is too short for {num_tokens}: lower max_new_tokens."
+                )
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
-        num_beams = call.options.num_beams
         return ForwardSteps(
-            self, encoded[0], call.source.mask, num_beams=num_beams, cache=cache, forward=forward, **model_kwargs
+            self,
+            encoded[0],
+            call.source.mask,
+            num_beams=call.options.num_beams,
+            cache=cache,
+            forward=forward,
+            **model_kwargs,
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
@@ -475,8 +487,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         ids, embeds, mask = (x if x is None else x[:count] for x in (source.ids, source.embeds, source.mask))
         prompt = prompt[:count]
         encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        steps = ForwardSteps(self, encoded[0][:count], mask, num_beams=1, cache=cache)
+        steps = ForwardSteps(
+            self, encoded[0][:count], mask, num_beams=1, cache=EncoderDecoderCache(DynamicCache(), DynamicCache())
+        )
         if not steps.is_checked:
             steps(prompt)
             steps(torch.cat([prompt, prompt[:, -1:]], dim=1))

@@ -441,7 +441,7 @@ def run_search(
     """
     all_done = False
     last_limit = max(search.limit_lengths)
-    records = {} if records is None else records
+    records = records or {}
     while continues(all_done):
         logits = (steps(search.flat_tokens) if search.length else logits).float()
         if all_done:  # with `synced_gpus` the other processes still need the forward passes of this process
