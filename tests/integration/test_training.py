@@ -14,7 +14,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from shortcuts import Program, read_json, vaswani
 from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, log_without_times, read_log, train, weights
 
@@ -312,24 +311,6 @@ def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_pat
         assert parts.accumulation_steps == expected
     gpu = SimpleNamespace(device=torch.device("meta"))
     assert setup._choose_accumulation_steps(replace(TINY, tokens_per_batch=25_000), gpu) == 1
-
-
-def test_a_tracker_gets_the_numbers_of_the_log(tiny_data, tmp_path, monkeypatch):
-    points = []
-
-    class Curve(GeneralTracker):
-        name, requires_logging_directory, tracker = "curve", False, None
-
-        def __init__(self, run_name):
-            super().__init__()
-
-        def log(self, values, step):
-            points.append({"update": step, **values})
-
-    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "curve", Curve)
-    train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1, report_to="curve")
-    assert points == read_log(tmp_path)
-    assert points
 
 
 def test_a_tracker_whose_package_is_missing_is_refused(tiny_data, tmp_path, monkeypatch):

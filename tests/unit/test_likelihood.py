@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 from vaswani_transformer.evaluation import likelihood
 from vaswani_transformer.evaluation.likelihood import score, score_pairs
-from vaswani_transformer.model.search_vaswani import BeamSearch, SearchOptions
 
 PAD, END = 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
@@ -22,6 +21,13 @@ def model(build_ending_model):
     return build_ending_model(end_bias=4.0, max_length_offset=6, decoder_layers=2)
 
 
+@pytest.fixture(params=[torch.float32, torch.bfloat16])
+def default_dtype(request):
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 # Tokens
 
 
@@ -31,28 +37,11 @@ def model(build_ending_model):
     ids=str,
 )
 @pytest.mark.parametrize("count", [1, 4])
-def test_score_agrees_with_the_scores_of_a_search(model, count, options):
+@pytest.mark.usefixtures("default_dtype")
+def test_score_agrees_with_the_scores_of_a_search_whatever_the_default_dtype_of_torch_is(model, count, options):
     found = model.generate(SOURCE, num_return_sequences=count, return_dict_in_generate=True, **options)
     scores = score(model, SOURCE, found.sequences[:, 1:], **options).scores
     assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"early_stopping": False}, {"length_penalty_type": "power"}])
-def test_the_default_dtype_of_torch_changes_neither_a_search_nor_its_scores(model, options):
-    scores = {"return_dict_in_generate": True}
-    expected = model.generate(SOURCE, **options, **scores)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        assert torch.equal(model.generate(SOURCE, **options), expected.sequences)
-        found = model.generate(SOURCE, **options, **scores)
-        assert torch.equal(found.sequences_scores, expected.sequences_scores)
-        found = score(model, SOURCE, expected.sequences[:, 1:], **options).scores
-        prompt, limits = torch.zeros(2, 1, dtype=torch.long), torch.tensor([50, 60])
-        search = BeamSearch(prompt, SearchOptions(length_penalty=0.6), limits=limits, must_end=limits > 0)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert_close(search.limit_penalties, torch.tensor([(55 / 6) ** 0.6, (65 / 6) ** 0.6]))
-    assert_close(found, expected.sequences_scores, rtol=0, atol=1e-5)
 
 
 def test_the_length_penalty_comes_from_the_generation_config(model):
