@@ -206,7 +206,9 @@ def test_an_input_file_is_never_overwritten(tmp_path, monkeypatch, error_of, com
     monkeypatch.chdir(tmp_path)
     (tmp_path / "read").write_text("a dog\n")
     (tmp_path / "link").symlink_to("read")
-    message = "is an input of this command and would be replaced: name another output."
+    message = (
+        "is another input or output of this command, or a part of one, and would be replaced: name another output."
+    )
     assert message in error_of(f"{command} --model no/such/model")
     assert (tmp_path / "read").read_text() == "a dog\n"
     # A device may be both input and output.

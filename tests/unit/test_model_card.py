@@ -214,7 +214,7 @@ def test_the_command_replaces_an_existing_card_only_if_output_names_this_card(ru
     assert "README.md exists and may have been edited: to replace it, name it by --output" in capsys.readouterr().err
     assert path.read_text() == card
     vaswani(f"{command} --output {run}/recipe.json", status=1)
-    assert "recipe.json is an input of this command and would be replaced" in capsys.readouterr().err
+    assert "recipe.json is another input or output of this command" in capsys.readouterr().err
     path.write_text("edited")
     vaswani(f"{command} --output {path}")
     assert "# my_run" in path.read_text()

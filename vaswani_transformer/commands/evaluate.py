@@ -16,7 +16,7 @@ from .arguments import (
     OF_SEARCH,
     add_column_options,
     add_search_options,
-    check_output,
+    corpus_name,
     load_members,
     open_output,
     output_path,
@@ -37,6 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
     add(
         "--test",
+        type=corpus_name,
         nargs="+",
         help="with --model: test set: two text files, or another form that `prepare --train` takes",
     )
@@ -105,8 +106,6 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from ..model.search_vaswani import SearchOptions
     from ..translation.translator import translate
 
-    for path in (args.translations, args.table, args.json):
-        check_output(path, inputs=args.test)
     names = [args.model, *args.ensemble]
     first, *others = load_members(args)
     source, target = first.languages or find_languages(args.test) or ("en", "de")
