@@ -44,7 +44,7 @@ setup(
         "datasets>=4.3",
         "tokenizers>=0.23.1",
         "evaluate>=0.4.6",
-        "filelock>=3.16",
+        "filelock>=4.0",
         "sacrebleu>=2.5",
         "sacremoses>=0.2",
         "safetensors>=0.8",

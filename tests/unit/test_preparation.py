@@ -165,7 +165,7 @@ def test_existing_files_are_never_overwritten(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"dev\.json would be overwritten"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="is the current folder or a mount point"):
+    with pytest.raises(ValueError, match="is the current folder, a mount point or not a folder"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     assert files_of(tmp_path) == {"dev.json": b"{}"}
 
@@ -222,8 +222,8 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
     assert "inputs.train was " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("option", "times"), [("--vocab_size 280", 3), ("--keep_vocabulary {}/kept", 2)])
-def test_the_command_reads_a_text_three_times_and_with_a_kept_vocabulary_twice(command, tmp_path, option, times):
+@pytest.mark.parametrize(("option", "times"), [("--vocab_size 280", 4), ("--keep_vocabulary {}/kept", 3)])
+def test_the_command_reads_a_text_four_times_and_with_a_kept_vocabulary_three_times(command, tmp_path, option, times):
     command("--vocab_size 280", output="kept")
     opened = []
     is_watching = True
