@@ -75,10 +75,12 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
         ValueError: if `folder` cannot be replaced, see `check_replaceable`.
         OSError: if a file cannot be written, see `naming`.
     """
+    folder = Path(os.path.realpath(folder))
     check_replaceable(folder)
-    folder = folder.resolve()
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if old.exists() and not folder.exists():  # A process was killed between the two steps of `_swap`.
+    if old.exists() and not (
+        old.is_symlink() or folder.exists()
+    ):  # A process was killed between the two steps of `_swap`.
         old.rename(folder)
     for leftover in (new, old):
         remove(leftover)
@@ -104,12 +106,12 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise a ValueError if a new folder cannot take the place of `folder`."""
-    is_else = os.path.lexists(folder) and not folder.is_dir()
+    """Raise a ValueError if a new folder cannot take the place of `folder`, or should not, because it is a link."""
+    is_else = folder.is_symlink() or (folder.exists() and not folder.is_dir())
     if is_else or folder.is_mount() or folder.resolve() == Path.cwd():
         raise ValueError(
-            f"{folder} is the current folder, a mount point or not a folder at all, which a new folder cannot replace: "
-            f"name another folder."
+            f"{folder} is the current folder, a mount point, a link or a file, which a new folder cannot replace: name "
+            f"another folder."
         )
 
 

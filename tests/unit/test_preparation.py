@@ -165,7 +165,7 @@ def test_existing_files_are_never_overwritten(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"dev\.json would be overwritten"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="is the current folder, a mount point or not a folder"):
+    with pytest.raises(ValueError, match="is the current folder, a mount point"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     assert files_of(tmp_path) == {"dev.json": b"{}"}
 

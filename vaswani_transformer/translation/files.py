@@ -143,6 +143,8 @@ def translate_file(
                         file.write(window + _seal(path, sentences, window, key))
         processes.wait_for_everyone()
         if processes.is_main_process:
+            if survey(source) != (num_lines, digest):
+                raise ValueError(f"{source} changed while it was translated: repeat the command.")
             _join(_read_windows(source, windows, size, key), folder, output)
     return num_lines, digest
 
@@ -172,9 +174,6 @@ def _read_windows(
 
     The translations are `None` if the window is missing or damaged, or if it was made from other sentences or with
     another `key`.
-
-    Raises:
-        ValueError: at the end, if the text has more lines than the windows.
     """
     text = read_lines(source)
     for start, path in windows.items():
@@ -182,8 +181,6 @@ def _read_windows(
         content = path.read_bytes() if path.is_file() else b""
         lines = content[:-SEAL_BYTES]
         yield start, path, sentences, lines if content == lines + _seal(path, sentences, lines, key) else None
-    if next(text, None) is not None:
-        raise ValueError(f"{source} has grown since this command began to read it: repeat the command.")
 
 
 def _join(windows: Iterable, folder: Path, output: Path) -> None:
