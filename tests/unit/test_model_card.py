@@ -174,7 +174,10 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
         assert {row.count("|") for row in rows} == {rows[0].count("|")}
 
 
-@pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
+@pytest.mark.parametrize(
+    ("init_from", "name"),
+    [("me/a", "me/a"), *((name, "a") for name in ("/home/me/a", "../me/a/", "x/me/a", "file:///home/me/a", "~/a"))],
+)
 def test_the_card_names_the_initial_weights_and_says_that_a_changed_recipe_has_no_name(run, init_from, name):
     assert "Training began with" not in build_card(run)
     recipe = DESCRIPTION["recipe"] | {"warmup_updates": 7}

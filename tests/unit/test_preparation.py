@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from shortcuts import read_json, vaswani, write_lines
+from shortcuts import change_json, read_json, vaswani, write_lines
 from tokenizers import processors
 from transformers import AutoTokenizer
 
@@ -16,6 +16,7 @@ from vaswani_transformer.data import preparation
 from vaswani_transformer.data.batching import TokenizedPairs, UpdateStream
 from vaswani_transformer.data.preparation import Corpus, prepare, read_preparation
 from vaswani_transformer.data.tokenization import train_tokenizer
+from vaswani_transformer.files import find_damage
 
 LONG = ("a cat", " ".join(map(str, range(150))))
 PAIRS = [("a dog runs", "ein hund läuft"), ("", "leer"), LONG, ("same", "same")] * 3
@@ -220,6 +221,29 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
             file.write("noch eine\n")
     command("--vocab_size 280", status=1)
     assert "inputs.train was " in capsys.readouterr().err
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(command, tmp_path, capsys, monkeypatch):
+    build_encoder = preparation.build_encoder
+
+    def change(tokenizer):
+        write_lines(tmp_path / "dev.en", ["new"] * 9)
+        return build_encoder(tokenizer)
+
+    monkeypatch.setattr(preparation, "build_encoder", change)
+    command("--vocab_size 280", status=1)
+    assert "the text changed while it was read: repeat the command" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_recipe_belongs_to_the_finished_data_and_a_repeated_command_may_replace_it(command, tmp_path):
+    folder = tmp_path / "data"
+    for dropout in (0.1, 0.3):
+        command(f"--vocab_size 280 --set model.dropout={dropout}")
+        assert read_json(folder / "recipe.json")["recipe"]["model"] == {"dropout": dropout}
+        assert not find_damage(folder, read_preparation(folder)["files"])
+    change_json(folder / "recipe.json", recipe={})
+    assert "recipe.json is damaged" in find_damage(folder, read_preparation(folder)["files"])
 
 
 @pytest.mark.parametrize(("option", "times"), [("--vocab_size 280", 4), ("--keep_vocabulary {}/kept", 3)])

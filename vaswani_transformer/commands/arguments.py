@@ -36,11 +36,6 @@ def output_stream(text: str) -> Path | None:
     return None if text == "-" else output_folder(text)
 
 
-def text_stream(text: str) -> Path | None:
-    """Parse the name of a text file to read. Return None for `-`, which means standard input."""
-    return output_stream(text)
-
-
 def text_path(text: str) -> Path:
     """Parse the name of a text file to read; `-` is standard input."""
     return STANDARD_INPUT if text == "-" else Path(text)
@@ -50,6 +45,7 @@ def text_path(text: str) -> Path:
 # a name in the same way.
 new_folder = partial(output_folder)  # an empty folder, or a folder to make
 output_path = partial(output_folder)  # a file to write
+text_stream = partial(output_stream)  # a text file to read, or None for standard input
 corpus_name = partial(str)  # a text file, or another form of text, such as a dataset on the Hub
 
 
