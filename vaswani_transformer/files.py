@@ -78,9 +78,8 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
     folder = Path(os.path.realpath(folder))
     check_replaceable(folder)
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if old.exists() and not (
-        old.is_symlink() or folder.exists()
-    ):  # A process was killed between the two steps of `_swap`.
+    # A process may have been killed between the two steps of `_swap`.
+    if old.exists() and not (old.is_symlink() or folder.exists()):
         old.rename(folder)
     for leftover in (new, old):
         remove(leftover)

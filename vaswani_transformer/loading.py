@@ -227,9 +227,12 @@ def naming_damage(name: str | Path) -> Iterator[None]:
         if Path(name).exists():  # The error already names the file.
             raise
         raise OSError(f"there is no folder {name}, and the Hub gave no model of this name: {error}") from error
-    except (MemoryError, ImportError, KeyboardInterrupt, SystemExit):  # These errors say what is missing or wanted.
+    except (MemoryError, ImportError):  # These errors say what is missing.
         raise
-    except BaseException as error:  # The code of tokenizers in Rust ends by a PanicException, which is no Exception.
+    except BaseException as error:
+        # tokenizers, which is written in Rust, may end by a PanicException. This class is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         reason = (
             f"holds a damaged file, or a file that the installed version of transformers cannot read "
             f"({type(error).__name__}: {error}); copy the model again, or update transformers."

@@ -179,7 +179,7 @@ def check_output(path: Path, *, taken: Iterable[str | Path]) -> None:
     """Check the file `path`, which a command will write.
 
     Raises:
-        ValueError: if it is a folder, if it is a file of a model or run, or if its name, or this name with `.partial`
+        ValueError: if it is a folder, if it would be a file of a model, or if its name, or this name with `.partial`
             after it, is one of the files that are `taken`. Links are followed. A device, such as a terminal, may have
             several uses at once.
     """
