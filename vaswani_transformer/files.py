@@ -109,8 +109,8 @@ def check_replaceable(folder: Path) -> None:
     is_else = folder.is_symlink() or (folder.exists() and not folder.is_dir())
     if is_else or folder.is_mount() or folder.resolve() == Path.cwd():
         raise ValueError(
-            f"{folder} is the current folder, a mount point, a link or a file, which a new folder cannot replace: name "
-            f"another folder."
+            f"{folder} is the current folder, a mount point, a link or a file, which a new folder cannot replace: move "
+            f"it away, or name another folder."
         )
 
 
