@@ -97,7 +97,8 @@ def translate_file(
             - A window was damaged after it was checked.
             - FILE.partial holds files with the names of windows, but no settings.json.
     """
-    num_lines, digest = _survey(source)
+    num_lines, digest = _survey(translator.join_lines(read_lines(source)))
+    translator.num_joined = 0  # The lines are read once more below.
     output = output.resolve() if output.is_symlink() else output
     folder = output.with_name(f"{output.name}.partial")
     largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
@@ -132,7 +133,7 @@ def translate_file(
                 # This estimate assumes that the other processes translate as fast as this one.
                 bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
 
-            lines = read_lines(source)
+            lines = translator.join_lines(read_lines(source))
             for start, path in windows.items():
                 sentences = list(islice(lines, size))
                 if start in share:
@@ -145,7 +146,7 @@ def translate_file(
             _join(windows.values(), key, folder, output)
 
 
-def _survey(path: Path) -> tuple[int, str]:
+def _survey(lines: Iterable[str]) -> tuple[int, str]:
     """Return the number of lines of a text and its digest.
 
     Raises:
@@ -153,7 +154,7 @@ def _survey(path: Path) -> tuple[int, str]:
     """
     digest = hashlib.sha256()
     num_lines = 0
-    for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last number is the count
+    for num_lines, line in enumerate(lines, start=1):  # noqa: B007 - the last number is the count
         digest.update(f"{line}\n".encode())
     return num_lines, digest.hexdigest()[:16]
 
@@ -211,7 +212,7 @@ def translate_stream(
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
     with tqdm(unit=" sentences", smoothing=0, disable=hides_bar) as bar:
         for sentences in windows:
-            for hypotheses in translator(sentences, on_batch=bar.update):
+            for hypotheses in translator(list(translator.join_lines(sentences)), on_batch=bar.update):
                 output.write(to_lines(hypotheses, next(numbers)))
             output.flush()
 

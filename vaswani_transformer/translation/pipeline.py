@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from torch import Tensor
 from transformers import Pipeline, PreTrainedModel
 
 from ..devices import limit_threads
 from ..loading import check_place
 from ..model import pipeline_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import split_text
+from ..model.pipeline_vaswani import find_languages
 from ..runs import find_model_folder
+from ..text import BROKEN, WRAPPED, drop_broken, end_sentence, find_hints, find_wrapped, split_sentences
+
+logger = transformers.utils.logging.get_logger(__name__)
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
@@ -72,10 +76,30 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
         with limit_threads(self.device):
             return super()._forward(model_inputs, **self._find_engine() | generate_kwargs)
 
-    def _split(self, sentence: str, language: str | None) -> list[tuple[str, str]]:
+    def _split(self, sentence: str, is_split: bool, **languages: str) -> list[tuple[str, str]]:
+        of_model, _ = find_languages(vars(self.model.config)) or ("en", None)
+        language = self._read_languages(**languages)[0] or of_model
+        if is_split:
+            parts = split_sentences(sentence, language)
+        else:
+            parts = super()._split(sentence, is_split) if self._is_own else [(sentence, "")]
         if self._is_own:
-            return super()._split(sentence, language)
-        return split_text(sentence, language) if language else [(sentence, "")]
+            lines = [line for line, _ in parts]
+            hints = {hint for line in lines for hint in find_hints(line, language, self.tokenizer)}
+            self._show(*hints, *[WRAPPED] * (not is_split and bool(find_wrapped(lines))))
+        return parts
+
+    def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[Tensor, str]]:
+        decoded = []
+        for tokens, text in super()._decode(line, clean_up):
+            whole = drop_broken(text, line["source"])
+            self._show(*[BROKEN] * (whole != text))
+            decoded.append((tokens, end_sentence(whole, line["source"], line["space"])))
+        return decoded
+
+    def _show(self, *hints: str) -> None:
+        for hint in hints:
+            logger.warning_once(f"a line has {hint}.")
 
     def _check_languages(self, **languages: Any) -> None:
         if self._is_own:
