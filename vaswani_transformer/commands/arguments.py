@@ -3,7 +3,9 @@
 import argparse
 import contextlib
 import gzip
+import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
@@ -11,6 +13,8 @@ from typing import TextIO
 from ..bounds import SEARCH_BOUNDS, Number
 
 STANDARD_INPUT = Path("/dev/stdin")
+# Endings of files whose lines are more than sentences.
+FORMS = r".*\.(csv|tsv|jsonl?|srt|vtt|ass|html?|xml|sgml?|xlf|xliff|tmx|pot?|md|rst|tex)(\.gz)?"
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
 
@@ -76,7 +80,11 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="further models, whose probabilities are averaged with those of --model",
     )
-    add("--split_sentences", action="store_true", help="translate the sentences of a line one by one; needs sentencex")
+    add(
+        "--split_sentences",
+        action="store_true",
+        help="translate the sentences of a line one by one; `translate` also joins lines that end inside a sentence",
+    )
     add(
         "--tokens_per_batch",
         type=Number(1, 10_000_000),
@@ -126,7 +134,8 @@ def load_members(args: argparse.Namespace) -> list:
 def check_inputs(args: argparse.Namespace) -> None:
     """Raise an error if a text file to read is missing, or is a folder, or if standard input is to be read twice.
 
-    A corpus with a single name is not checked, because it may be a dataset on the Hub.
+    Warn of a file whose name shows another form than plain text. A corpus with a single name is not checked, because it
+    may be a dataset on the Hub.
     """
     given = vars(args)
     corpora = [*given.get("train", ()), given.get("dev") or (), given.get("test") or ()]
@@ -140,6 +149,12 @@ def check_inputs(args: argparse.Namespace) -> None:
                 raise FileNotFoundError(f"there is no file {path}: name a text file.")
             if path.is_dir():
                 raise IsADirectoryError(f"{path} is a folder: name a text file.")
+            if re.fullmatch(FORMS, path.name.lower()):
+                warnings.warn(
+                    f"each line of {path} is read as plain text, with all that its form adds to the sentences: write "
+                    f"the sentences to a text file, one per line.",
+                    stacklevel=1,
+                )
 
 
 def check_new_folder(folder: Path) -> None:

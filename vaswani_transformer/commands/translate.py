@@ -65,12 +65,6 @@ def run(args: argparse.Namespace) -> None:
             f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
         )
     check_output(output, inputs=[source])
-    if source is not None and source.suffix in (".csv", ".tsv", ".jsonl"):
-        print(
-            f"vaswani translate: each line of {source} is translated as plain text. To translate a column of a table, "
-            f"write the column to a text file.",
-            file=sys.stderr,
-        )
     if args.alignments is not None:
         check_output(args.alignments, inputs=[source, output])
         if not is_resumable or args.alignments == output:
