@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby, islice, pairwise
 
@@ -30,7 +30,7 @@ TIME_THEN_CAPITAL = re.compile(r"\b[ap]\.m\.\W*\s\W*[A-Z]")
 LINES_PER_BLOCK = 1_000  # Whether lines are wrapped is decided for so many lines, or for a paragraph.
 LEAST_WIDTH = 30  # Shorter lines are rather words of a list.
 SENTENCE_END = re.compile(r"[^\w\s,;&(/\u2013\u2014-]\W*$")
-LIST_MARK = re.compile(r"\s*(\W+|\d+\W+)\s")
+LIST_MARK = re.compile(r"([^\w\s]+|\d+[.)])\s")
 HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]$")
 
 
@@ -117,22 +117,27 @@ def end_sentence(translation: str, source: str, space: str) -> str:
     return f"{translation}." if is_open else translation
 
 
-def find_wrapped(lines: Iterable[str]) -> list[str]:
-    """Return the lines that `unwrap` would change."""
-    lines = list(lines)
-    unchanged = set(unwrap(lines))
-    return [line for line in lines if line not in unchanged]
+def find_hints(
+    lines: Collection[str], language: str, tokenizer: PreTrainedTokenizerBase, *, is_split: bool
+) -> dict[str, list[str]]:
+    """Return the lines to which each of `HINTS` but the last applies.
+
+    Args:
+        is_split: whether the lines are sentences from `split_sentences`. Then no line is WRAPPED.
+    """
+    unchanged = set(lines if is_split else unwrap(lines))
+    return {
+        SEVERAL: [line for line in lines if has_several(line[:CHARACTERS_FOR_HINTS], language)],
+        WRAPPED: [line for line in lines if line not in unchanged],
+        FOREIGN: [
+            line for line in lines if not line.isascii() and not find_scripts(line) <= find_known_scripts(tokenizer)
+        ],
+    }
 
 
-def find_hints(text: str, language: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Return those of `HINTS` that one line shows: SEVERAL and FOREIGN."""
-    start = text[:CHARACTERS_FOR_HINTS]
-    hints = []
-    if len(split_sentences(start.strip(), language)) > 1 or TIME_THEN_CAPITAL.search(start):
-        hints.append(SEVERAL)
-    if not text.isascii() and not find_scripts(text) <= find_known_scripts(tokenizer):
-        hints.append(FOREIGN)
-    return hints
+def has_several(line: str, language: str) -> bool:
+    """Return True if `line` seems to hold several sentences."""
+    return len(split_sentences(line.strip(), language)) > 1 or TIME_THEN_CAPITAL.search(line) is not None
 
 
 def find_scripts(text: str) -> frozenset[str]:

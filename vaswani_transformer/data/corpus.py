@@ -88,9 +88,7 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
         rows = filter(None, csv.reader((f"{line}\n" for line in lines), strict=True))
         header = next(rows, [])
         if any(separator in name for name in header for separator in ";\t") and not set(columns) <= set(header):
-            raise LookupError(
-                f"the columns of a .csv are separated by commas, found {header!r:.200}. Save it with commas"
-            )
+            raise LookupError(f"separate the columns of a .csv by commas, found {header!r:.200}")
     _check_names(header)
     for row in rows:
         if len(row) != len(header):

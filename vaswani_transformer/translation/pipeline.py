@@ -13,7 +13,7 @@ from ..model import pipeline_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import find_languages
 from ..runs import find_model_folder
-from ..text import BROKEN, WRAPPED, drop_broken, end_sentence, find_hints, find_wrapped, split_sentences
+from ..text import BROKEN, drop_broken, end_sentence, find_hints, split_sentences
 
 logger = transformers.utils.logging.get_logger(__name__)
 
@@ -77,29 +77,26 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
             return super()._forward(model_inputs, **self._find_engine() | generate_kwargs)
 
     def _split(self, sentence: str, is_split: bool, **languages: str) -> list[tuple[str, str]]:
-        of_model, _ = find_languages(vars(self.model.config)) or ("en", None)
-        language = self._read_languages(**languages)[0] or of_model
-        if is_split:
-            parts = split_sentences(sentence, language)
-        else:
-            parts = super()._split(sentence, is_split) if self._is_own else [(sentence, "")]
+        of_model = find_languages(vars(self.model.config)) or ("en",)
+        language = self._read_languages(**languages)[0] or of_model[0]
+        if not (is_split or self._is_own):
+            return [(sentence, "")]
+        parts = split_sentences(sentence, language) if is_split else super()._split(sentence, is_split)
         if self._is_own:
-            lines = [line for line, _ in parts]
-            hints = {hint for line in lines for hint in find_hints(line, language, self.tokenizer)}
-            self._show(*hints, *[WRAPPED] * (not is_split and bool(find_wrapped(lines))))
+            hints = find_hints([line for line, _ in parts], language, self.tokenizer, is_split=is_split)
+            for hint, lines in hints.items():
+                if lines:
+                    logger.warning_once(f"a line has {hint}.")
         return parts
 
     def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[Tensor, str]]:
         decoded = []
         for tokens, text in super()._decode(line, clean_up):
             whole = drop_broken(text, line["source"])
-            self._show(*[BROKEN] * (whole != text))
+            if whole != text:
+                logger.warning_once(f"a line has {BROKEN}.")
             decoded.append((tokens, end_sentence(whole, line["source"], line["space"])))
         return decoded
-
-    def _show(self, *hints: str) -> None:
-        for hint in hints:
-            logger.warning_once(f"a line has {hint}.")
 
     def _check_languages(self, **languages: Any) -> None:
         if self._is_own:

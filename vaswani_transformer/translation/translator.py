@@ -30,11 +30,9 @@ from ..model.pipeline_vaswani import (
 from ..text import (
     BROKEN,
     HINTS,
-    WRAPPED,
     drop_broken,
     end_sentence,
     find_hints,
-    find_wrapped,
     split_sentences,
     unwrap,
 )
@@ -176,11 +174,9 @@ class Translator:
         else:
             parts_by_sentence = list(map(split_lines, sentences))
         texts = [text for parts in parts_by_sentence for text, _ in parts]
-        for text in texts:
-            for hint in find_hints(text, self.language, self.tokenizer):
-                self.hints[hint].add([text])
-        if not self.splits_sentences:
-            self.hints[WRAPPED].add(find_wrapped(texts))
+        hints = find_hints(texts, self.language, self.tokenizer, is_split=self.splits_sentences)
+        for hint, lines in hints.items():
+            self.hints[hint].add(lines)
         copies = list(map(copy_wordless, texts))
         translations = [[]] * len(texts)
         done = 0
