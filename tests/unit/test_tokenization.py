@@ -49,6 +49,8 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
         ("0 \u0e31 a \u0301b", "0 \u0e31 a \u0301b"),  # a combining mark after a space
+        ("\uff35\u0308ber \ufb01\u0301 a\u00a0\u0301\u3000\u0308", "\u00dcber f\u00ed a \u0301 \u0308"),
+        ("\u3000\u0301\u0302a", "\u0301\u0302a"),
         ("\u202athe\u202e \u2060la\u206fw", "the law"),  # ends of two ranges of invisible characters
         # A word is not split where an invisible character stood.
         ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),
