@@ -7,6 +7,7 @@ import transformers
 from torch import Tensor
 from transformers import Pipeline, PreTrainedModel
 
+from ..data.tokenization import warn_of_lost_tokens
 from ..devices import limit_threads
 from ..loading import check_place
 from ..model import pipeline_vaswani
@@ -47,7 +48,9 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
                 f"translation needs an encoder-decoder, such as Marian or T5, and {type(self.model).__name__} is none. "
                 f'For a decoder use the task "text-generation".'
             )
-        if not self._is_own:
+        if self._is_own:
+            warn_of_lost_tokens(self.tokenizer)
+        else:
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
             self._generate_kwargs = specific | self._generate_kwargs

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
 from ..data.batching import plan_batches
+from ..data.tokenization import warn_of_lost_tokens
 from ..devices import turn_off_cudnn_attention
 from ..engine.engine import find_engine
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
@@ -137,6 +138,7 @@ class Translator:
                 f"num_hypotheses (--nbest) must be from 1 to num_beams (--num_beams), which is {search.num_beams}; "
                 f"got {num_hypotheses}."
             )
+        warn_of_lost_tokens(tokenizer)
         self.tokenizer = tokenizer
         self.device = model.device
         self.num_hypotheses = num_hypotheses
