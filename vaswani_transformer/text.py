@@ -48,22 +48,21 @@ def split_sentences(text: str, language: str) -> list[tuple[str, str]]:
         ValueError: if sentencex loses characters of `text`.
     """
     text = "\n".join(unwrap(text.split("\n")))
+    language = re.split("[-_]", language)[0].lower()
+    parts = [("", "")]
     offset = 0
-    edges = []  # start and end of each sentence, without the white space around it
-    for part in LINE_BREAK.split(text):
+    for line in LINE_BREAK.split(text):
         # Each white-space character becomes a space, because sentencex crashes at some white space.
-        for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
-            start, end = offset + len(sentence) - len(sentence.lstrip()), offset + len(sentence.rstrip())
-            edges += [start, end] if start < end else []
+        for sentence in segment(language, re.sub(r"\s", " ", line)):
+            piece = text[offset : offset + len(sentence)]
             offset += len(sentence)
+            body = piece.strip()
+            before, _, after = piece.partition(body) if body else (piece, "", "")
+            parts[-1] = (parts[-1][0], parts[-1][1] + before)
+            parts += [(body, after)] * bool(body)
     if offset != len(text):
         raise ValueError(f"sentencex returned {offset} of {len(text)} characters: {text!r:.200}. Split the text first.")
-    if not edges:
-        return [(text, "")]
-    if edges[0] > 0:
-        edges = [0, 0, *edges]
-    pieces = [text[start:end] for start, end in pairwise([*edges, len(text)])]
-    return list(zip(pieces[::2], pieces[1::2], strict=True))
+    return parts[1:] if len(parts) > 1 and parts[0] == ("", "") else parts
 
 
 def unwrap(lines: Iterable[str]) -> Iterator[str]:
