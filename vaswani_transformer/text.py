@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .model.pipeline_vaswani import LINE_BREAK, is_blank
 
-# Hints, each of which follows "a line has" or "number of lines with".
+# Hints, each of which follows "a line has", or "3 lines (the first begins ...) with".
 SEVERAL = (
     "several sentences, one of which may be missing in the translation. Write one sentence per line, or let "
     "--split_sentences (in Python split_sentences=True) find them"
