@@ -41,6 +41,7 @@ class Reverser:
     """A translator that reverses sentences. After `lives` sentences, the next one raises `Killed`."""
 
     tokens_per_batch = 7
+    join_lines = staticmethod(iter)
 
     def __init__(self, lives=1_000):
         self.lives = lives

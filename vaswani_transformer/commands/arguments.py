@@ -4,7 +4,9 @@ import argparse
 import contextlib
 import gzip
 import os
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -15,6 +17,8 @@ from ..bounds import SEARCH_BOUNDS, Number
 from ..files import naming
 
 STANDARD_INPUT = Path("/dev/stdin")
+# Endings of files whose lines are more than sentences.
+FORMS = r".*\.(csv|tsv|jsonl?|srt|vtt|ass|html?|xml|sgml?|xlf|xliff|tmx|pot?|md|rst|tex)(\.gz)?"
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
 
@@ -88,7 +92,11 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="further models, whose probabilities are averaged with those of --model",
     )
-    add("--split_sentences", action="store_true", help="translate the sentences of a line one by one; needs sentencex")
+    add(
+        "--split_sentences",
+        action="store_true",
+        help="translate the sentences of a line one by one; `translate` also joins lines that end inside a sentence",
+    )
     add(
         "--tokens_per_batch",
         type=Number(1, 10_000_000),
@@ -138,7 +146,8 @@ def load_members(args: argparse.Namespace) -> list:
 def check_files(args: argparse.Namespace) -> None:
     """Check the files that the options of a command name, by the types of the options.
 
-    A corpus with a single name may be a dataset on the Hub, so it may be missing.
+    A file whose name shows another form than plain text gets a warning. A corpus with a single name may be a dataset on
+    the Hub, so it may be missing.
 
     Raises:
         FileNotFoundError: if a text file to read is missing.
@@ -150,11 +159,17 @@ def check_files(args: argparse.Namespace) -> None:
     corpora = list(_list_values(args, corpus_name))
     if inputs.count(STANDARD_INPUT) > 1:
         raise ValueError("standard input (-) is given for two texts, but can be read only once: name a file.")
-    for path in (*inputs, *chain.from_iterable(corpus for corpus in corpora if len(corpus) > 1)):
-        if not Path(path).exists():
+    for path in map(Path, (*inputs, *chain.from_iterable(corpus for corpus in corpora if len(corpus) > 1))):
+        if not path.exists():
             raise FileNotFoundError(f"there is no file {path}: name a text file.")
-        if Path(path).is_dir():
+        if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder: name a text file.")
+        if re.fullmatch(FORMS, path.name.lower()):
+            warnings.warn(
+                f"each line of {path} is read as plain text, with all that its form adds to the sentences: write the "
+                f"sentences to a text file, one per line.",
+                stacklevel=1,
+            )
     for path in chain.from_iterable(_list_values(args, new_folder)):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(

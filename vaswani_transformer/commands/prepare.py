@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +103,8 @@ def run(args: argparse.Namespace) -> None:
         _refuse_shared_files(inputs)
         tokenizer = None
         if args.keep_vocabulary is not None:
-            tokenizer = _load_vocabulary(args)
+            texts = islice(chain.from_iterable(read_all(corpora)), 100)
+            tokenizer = _load_vocabulary(args, texts)
         elif is_parser:
             tokenizer = learn_vocabulary(read_all(corpora), **learning)
         summary = prepare(
@@ -130,10 +131,10 @@ def run(args: argparse.Namespace) -> None:
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
-def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
+def _load_vocabulary(args: argparse.Namespace, texts: Iterable[str]) -> "PreTrainedTokenizerFast":
     """Load the tokenizer that --keep_vocabulary names.
 
-    The name is a model folder, a run folder, prepared data, a Hub id or a file.
+    The name is a model folder, a run folder, prepared data, a Hub id or a file. See `read_vocabulary` for `texts`.
 
     Raises:
         OSError: if the tokenizer does not exist.
@@ -150,7 +151,7 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
         raise ValueError(f"{folder} has no tokenizer.json: name its SentencePiece file, --keep_vocabulary {models[0]}.")
     if folder.is_file():
-        tokenizer = read_vocabulary(folder)
+        tokenizer = read_vocabulary(folder, texts)
     else:
         tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not tokenizer.is_fast:

@@ -51,6 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from ..attention.alignment import align, format_links
     from ..data.corpus import read_parallel_files
+    from ..data.lines import read_lines
     from ..translation.files import find_processes, read_windows, survey, translate_file, translate_stream
     from ..translation.translator import Translator, format_lines
 
@@ -63,12 +64,6 @@ def run(args: argparse.Namespace) -> None:
     if processes.num_processes > 1 and not is_resumable:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
-        )
-    if source is not None and source.suffix in (".csv", ".tsv", ".jsonl"):
-        print(
-            f"vaswani translate: each line of {source} is translated as plain text. To translate a column of a table, "
-            f"write the column to a text file.",
-            file=sys.stderr,
         )
     if args.alignments is not None:
         if not is_resumable:
@@ -106,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
         with open_output(args.alignments) as file:
             for links in align(aligner.model, aligner.tokenizer, read_parallel_files(source, output)):
                 file.write(f"{format_links(links)}\n")
-        if survey(source) != text:
+        if survey(read_lines(source)) != text:
             raise ValueError(f"{source} changed, so {args.alignments} is wrong: repeat the command.")
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)

@@ -27,7 +27,7 @@ from ..runs import DEV_FILE, PREPARATION_FILE, RECIPE_FILE
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .filtering import filter_pairs, summarise
-from .tokenization import train_tokenizer
+from .tokenization import train_tokenizer, warn_of_lost_tokens
 
 # Mark of sub-words in the output of subword-nmt or SentencePiece -> a command that joins the sub-words.
 SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}
@@ -245,6 +245,7 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
             f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}, but encodes 'a' as "
             f"{example.tokens}. Let `prepare` learn a vocabulary instead."
         )
+    warn_of_lost_tokens(tokenizer)
     return lambda texts: [encoding.ids for encoding in encoder.encode_batch_fast(texts)]
 
 

@@ -100,7 +100,12 @@ def translate_file(
             - The text changed, or a window was damaged, during the translation.
             - FILE.partial holds files with the names of windows, but no settings.json.
     """
-    num_lines, digest = survey(source)
+
+    def read_text() -> Iterator[str]:
+        translator.num_joined = 0  # The text is read several times.
+        return translator.join_lines(read_lines(source))
+
+    num_lines, digest = survey(read_text())
     output = output.resolve() if output.is_symlink() else output
     folder = output.with_name(f"{output.name}.partial")
     largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
@@ -119,7 +124,7 @@ def translate_file(
                 owned=[WINDOW_FILES],
             )
         processes.wait_for_everyone()
-        missing = [start for start, _, _, lines in _read_windows(source, windows, size, key) if lines is None]
+        missing = [start for start, _, _, lines in _read_windows(read_text(), windows, size, key) if lines is None]
         processes.wait_for_everyone()  # All processes must list the missing windows before any window is written.
         share = set(missing[processes.process_index :: processes.num_processes])
         with tqdm(
@@ -135,7 +140,7 @@ def translate_file(
                 # This estimate assumes that the other processes translate as fast as this one.
                 bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
 
-            for start, path, sentences, _ in _read_windows(source, windows, size, key):
+            for start, path, sentences, _ in _read_windows(read_text(), windows, size, key):
                 if start in share:
                     translated = enumerate(translator(sentences, on_batch=show), start=start + 1)
                     window = "".join(to_lines(hypotheses, number) for number, hypotheses in translated).encode()
@@ -143,13 +148,13 @@ def translate_file(
                         file.write(window + _seal(path, sentences, window, key))
         processes.wait_for_everyone()
         if processes.is_main_process:
-            if survey(source) != (num_lines, digest):
+            if survey(read_text()) != (num_lines, digest):
                 raise ValueError(f"{source} changed while it was translated: repeat the command.")
-            _join(_read_windows(source, windows, size, key), folder, output)
+            _join(_read_windows(read_text(), windows, size, key), folder, output)
     return num_lines, digest
 
 
-def survey(path: Path) -> tuple[int, str]:
+def survey(lines: Iterable[str]) -> tuple[int, str]:
     """Return the number of lines of a text and its digest.
 
     Raises:
@@ -157,7 +162,7 @@ def survey(path: Path) -> tuple[int, str]:
     """
     digest = hashlib.sha256()
     num_lines = 0
-    for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last number is the count
+    for num_lines, line in enumerate(lines, start=1):  # noqa: B007 - the last number is the count
         digest.update(f"{line}\n".encode())
     return num_lines, digest.hexdigest()[:16]
 
@@ -168,19 +173,18 @@ def _seal(path: Path, sentences: Sequence[str], lines: bytes, key: str) -> bytes
 
 
 def _read_windows(
-    source: Path, windows: Mapping[int, Path], size: int, key: str
+    lines: Iterator[str], windows: Mapping[int, Path], size: int, key: str
 ) -> Iterator[tuple[int, Path, list[str], bytes | None]]:
-    """Yield start, path, sentences and translations of each window.
+    """Yield start, path, sentences and translations of each window of a text.
 
     The translations are `None` if the window is missing or damaged, or if it was made from other sentences or with
     another `key`.
     """
-    text = read_lines(source)
     for start, path in windows.items():
-        sentences = list(islice(text, size))
+        sentences = list(islice(lines, size))
         content = path.read_bytes() if path.is_file() else b""
-        lines = content[:-SEAL_BYTES]
-        yield start, path, sentences, lines if content == lines + _seal(path, sentences, lines, key) else None
+        window = content[:-SEAL_BYTES]
+        yield start, path, sentences, window if content == window + _seal(path, sentences, window, key) else None
 
 
 def _join(windows: Iterable, folder: Path, output: Path) -> None:
@@ -221,7 +225,7 @@ def translate_stream(
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
     with tqdm(unit=" sentences", smoothing=0, disable=hides_bar) as bar:
         for sentences in windows:
-            for hypotheses in translator(sentences, on_batch=bar.update):
+            for hypotheses in translator(list(translator.join_lines(sentences)), on_batch=bar.update):
                 output.write(to_lines(hypotheses, next(numbers)))
             output.flush()
 
