@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show where in the code an error arose")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, module in COMMANDS.items():
-        text = module.__doc__
+        text = module.__doc__ or ""  # `python -OO` removes docstrings.
         command = commands.add_parser(
             name, help=text.partition("\n")[0], description=text, formatter_class=formatter, allow_abbrev=False
         )
