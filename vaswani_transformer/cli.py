@@ -8,11 +8,13 @@ vaswani translate --model runs/base --input test.en --output test.hyp.de
 import argparse
 import io
 import os
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 
 from . import __version__
 from .commands import COMMANDS
@@ -25,6 +27,10 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError, Interrupted
 STATUSES = {Interrupted: EXIT_CODE, KeyboardInterrupt: 130}  # 130 is what a shell reports. Other errors have status 1.
 # Package -> the extra of vaswani-transformer that installs it.
 EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
+PACKAGE = Path(__file__).parent
+YOU_KNOW = "translation/you_know.md"  # a table: options of other toolkits | what to use here
+# The fields of recipes are found in the source text, because importing these files takes seconds. File -> prefix.
+FIELDS_OF_RECIPES = {"training/recipes.py": "", "model/configuration_vaswani.py": "model."}
 
 
 class Messages(io.FileIO):
@@ -61,17 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     For an error, print one line on standard error. With --debug, raise the error instead.
     """
     _prepare_streams()
-    args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
+    parser = build_parser()
+    words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name not in COMMANDS and (near := get_close_matches(name, COMMANDS, n=1)):
+        parser.error(f"there is no command {name!r}; did you mean {near[0]!r}?")
+    args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [text.partition("=")[0] for text in unknown if text.startswith("-")]
-        known = args.parser._option_string_actions
-        near = [found for name in options for found in get_close_matches(name, known, n=1, cutoff=0.63)]
-        advice = f"; did you mean {' '.join(near)}?" if near else ""
-        if not options and "--input" in known:
-            advice = "; text is read from --input FILE, or from standard input"
+        advice = _advise(unknown, args.parser._option_string_actions)
         args.parser.error(
             f"unrecognized arguments: {' '.join(unknown)}{advice} (options of other toolkits: "
-            f"vaswani_transformer/translation/you_know.md)"
+            f"{PACKAGE.name}/{YOU_KNOW})"
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
@@ -95,6 +101,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vaswani {args.command}: {' '.join(_explain(error, args).split())}", file=sys.stderr)
         return STATUSES.get(type(error), 1)
     return 0
+
+
+def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
+    """Return advice about the words that a command with the options `known` does not know; "" if there is none."""
+    options = [place for place, word in enumerate(unknown) if word.startswith("-")]
+    if not options and "--input" in known:
+        return "; text is read from --input FILE, or from standard input"
+    for place in options:
+        option, _, value = unknown[place].partition("=")
+        name = option.lstrip("-").removeprefix("model.").replace("-", "_")
+        value = value or "".join(word for word in unknown[place + 1 : place + 2] if word[:1] != "-") or "..."
+        for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
+            if re.search(f"^    {re.escape(name)}: ", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
+                return f"; did you mean --set {prefix}{name}={value}?"
+        if near := get_close_matches(option, known, n=1, cutoff=0.63):
+            return f"; did you mean {near[0]}?"
+        for row in (PACKAGE / YOU_KNOW).read_text("utf-8").splitlines():
+            _, theirs, ours, *_ = [*row.split("|"), "", ""]
+            if re.search(rf"`__{re.escape(name)}\b", theirs.replace("-", "_")):
+                return "; here: " + re.sub(r"\[(.*?)\]\(.*?\)", r"\1", ours.strip())
+    return ""
 
 
 def _prepare_streams() -> None:

@@ -16,7 +16,7 @@ from tiny_training import TINY, read_log
 from vaswani_transformer import cli, loading, memory
 from vaswani_transformer.commands import COMMANDS
 from vaswani_transformer.training.log import Log
-from vaswani_transformer.training.recipes import RECIPES, replace
+from vaswani_transformer.training.recipes import RECIPES, Recipe, model_defaults, replace
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -151,12 +151,33 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, output_of, endi
 
 @pytest.mark.parametrize(
     ("typed", "advice"),
-    [("--beam", "; did you mean --num_beams?"), ("--num_beam", "; did you mean --num_beams?"), ("--path", "")],
+    [
+        ("translate --model m --beam 5", "; did you mean --num_beams?"),
+        ("translate --model m --num_beam 5", "; did you mean --num_beams?"),
+        ("translate --model m --oops 5", ""),
+        ("train --data d --output r --patience 7", "; did you mean --set patience=7?"),
+        ("train --data d --output r --label-smoothing=0.2", "; did you mean --set model.label_smoothing=0.2?"),
+        ("prepare --train a --dev b --output c --max_length", "; did you mean --set max_length=...?"),
+        ("train --data d --output r --max-epoch 3", "; here: `--num_updates`. A run counts updates, because"),
+    ],
 )
-def test_the_error_about_a_mistyped_option_suggests_an_option_with_a_similar_name(capsys, typed, advice):
+def test_the_error_about_an_unknown_option_says_what_to_give_instead(capsys, typed, advice):
     with pytest.raises(SystemExit):
-        vaswani(f"translate --model m {typed} 5")
-    assert f"unrecognized arguments: {typed} 5{advice} (options of other toolkits" in capsys.readouterr().err
+        vaswani(typed)
+    assert f"unrecognized arguments: {typed[typed.rindex(' --') + 1 :]}{advice}" in capsys.readouterr().err
+
+
+def test_all_fields_of_recipes_and_models_are_found_for_this_error():
+    fields = {"": Recipe.__annotations__, "model.": model_defaults()}
+    for prefix, names in fields.items():
+        for name in names:
+            assert cli._advise([f"--{name}", "1"], ["--set"]) == f"; did you mean --set {prefix}{name}=1?"
+
+
+def test_a_mistyped_command_gets_a_suggestion(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        vaswani("translte --model m")
+    assert "there is no command 'translte'; did you mean 'translate'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
