@@ -151,8 +151,9 @@ def _explain(error: BaseException, args: argparse.Namespace) -> str:
         return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}."
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository'
-    if kind == "ConnectError":  # of httpx, which huggingface_hub uses
-        return f"the Hugging Face Hub does not answer ({reason}): check the network connection."
+    if type(error).__module__.startswith("http"):  # httpx, which huggingface_hub uses
+        lost = "the Hugging Face Hub does not answer, or the connection was lost"
+        return f"{lost} ({kind}: {reason}): check the network, and repeat the command."
     if isinstance(error, USER_ERRORS) and reason:
         return reason
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)"

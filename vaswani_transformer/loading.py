@@ -3,7 +3,9 @@
 import contextlib
 import filecmp
 import hashlib
+import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,14 +35,23 @@ logger = logging.get_logger(__name__)
 def check_place(name: str | Path) -> None:
     """Raise a FileNotFoundError if `name` is neither a folder nor a Hub id.
 
-    A Hub id has the form owner/name, where no folder "owner" exists. Any other name is taken for a mistyped folder. The
-    Hub is not asked for such a name, because a request without a network takes a minute.
+    A Hub id has the form owner/name, where no folder "owner" exists. Any other name is taken for a mistyped folder, and
+    so is a name that differs from an existing folder by a letter or two of "owner". The Hub is not asked for such a
+    name, because a request without a network takes a minute.
     """
     path = Path(name)
     if path.is_file():
         raise FileNotFoundError(f"{name} is a file; name the folder of a model or a run, or a Hub id.")
-    if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
-        raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
+    if path.is_dir():
+        return
+    near = []
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not path.parent.is_dir():
+        owners = [found.parent.name for found in Path().glob(f"*/{path.name}")]
+        near = get_close_matches(path.parent.name, owners, n=1, cutoff=0.85)
+        if not near:
+            return
+    hint = f" (did you mean {near[0]}/{path.name}?)" if near else ""
+    raise FileNotFoundError(f"{name} does not exist{hint}; name a model folder, a run folder or a Hub id.")
 
 
 class Loaded(NamedTuple):
@@ -211,6 +222,8 @@ def naming_damage(name: str | Path) -> Iterator[None]:
     except (MemoryError, ImportError):  # These errors say what is missing.
         raise
     except Exception as error:
+        if type(error).__module__.startswith("http"):  # an error of httpx: the connection to the Hub was lost
+            raise
         reason = (
             f"holds a damaged file, or a file that the installed version of transformers cannot read "
             f"({type(error).__name__}: {error}); copy the model again, or update transformers."

@@ -14,9 +14,9 @@ from shortcuts import vaswani, write_lines
 from tiny_training import TINY, read_log
 
 from vaswani_transformer import cli, loading, memory
-from vaswani_transformer.commands import COMMANDS
+from vaswani_transformer.commands import COMMANDS, prepare
 from vaswani_transformer.training.log import Log
-from vaswani_transformer.training.recipes import RECIPES, Recipe, model_defaults, replace
+from vaswani_transformer.training.recipes import CATALOGUE, RECIPES, Recipe, model_defaults, replace
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -147,6 +147,17 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, output_of, endi
         path.write_text(path.stem)
     printed = output_of(f"prepare --output {tmp_path}/data {options} --train", *train, "--dev", *dev)
     assert printed.splitlines()[-1].startswith(f"{languages}: vocabulary of ")
+
+
+def test_prepare_names_a_recipe_that_suits_the_number_of_pairs_unless_one_is_given(tmp_path, output_of):
+    write_lines(tmp_path / "a", WORDS)
+    write_lines(tmp_path / "b", [*WORDS, "iota"])
+    files = f"--train {tmp_path}/b {tmp_path}/b --dev {tmp_path}/a {tmp_path}/a --output {tmp_path}"
+    printed = output_of(f"prepare {files}/data")
+    assert "For 9 pairs, prepare again in another folder with --recipe multi30k_tiny (up to 100,000 pairs" in printed
+    assert "For 9 pairs" not in output_of(f"prepare {files}/other --recipe base_en_de")
+    for most_pairs, name in prepare.SMALLER_RECIPES:
+        assert f"{most_pairs:,}" in CATALOGUE[name]["data"]
 
 
 @pytest.mark.parametrize(
