@@ -27,6 +27,7 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError, Interrupted
 STATUSES = {Interrupted: EXIT_CODE, KeyboardInterrupt: 130}  # 130 is what a shell reports. Other errors have status 1.
 # Package -> the extra of vaswani-transformer that installs it.
 EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
+SHARED = ("train", "translate", "evaluate")  # commands whose work the processes of a launcher share
 PACKAGE = Path(__file__).parent
 YOU_KNOW = "translation/you_know.md"  # a table: options of other toolkits | what to use here
 # The fields of recipes are found in the source text, because importing these files takes seconds. File -> prefix.
@@ -81,6 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
+    rank = os.environ.get("RANK", "0")  # among the processes of a launcher
+    if rank != "0" and (args.command not in SHARED or getattr(args, "hypotheses", None)):
+        print(
+            f"vaswani {args.command}: process {rank} leaves the work, which is not shared, to process 0",
+            file=sys.stderr,
+        )
+        return 0
     try:
         tune_memory()
         warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
