@@ -6,6 +6,7 @@ vaswani translate --model runs/base --input test.en --output test.hyp.de
 """
 
 import argparse
+import contextlib
 import io
 import os
 import re
@@ -13,7 +14,8 @@ import sys
 import warnings
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from importlib import import_module
+from importlib import import_module, reload
+from importlib.util import find_spec
 from pathlib import Path
 
 from . import __version__
@@ -58,6 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
             name, help=text.partition("\n")[0], description=text, formatter_class=formatter, allow_abbrev=False
         )
         module.add_arguments(command)
+        command.add_argument(
+            "--import", type=Path, metavar="FILE", help="first run this Python file of yours: a variation of the model"
+        )
         command.set_defaults(module=module, parser=command)
     return parser
 
@@ -97,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_module(".registration", __package__)
         # Otherwise transformers shows progress bars while it loads and saves weights.
         import_module("transformers").utils.logging.disable_progress_bar()
+        if file := getattr(args, "import"):
+            _import_file(file)
         args.module.run(args)
         sys.stdout.flush()  # A full disk or a closed pipe can be explained here, but not at exit.
     except BrokenPipeError:
@@ -109,6 +116,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vaswani {args.command}: {' '.join(_explain(error, args).split())}", file=sys.stderr)
         return STATUSES.get(type(error), 1)
     return 0
+
+
+def _import_file(path: Path) -> None:
+    """Import the user's file at `path`. What it prints goes to standard error, apart from the output of the command.
+
+    Raises:
+        FileNotFoundError: if there is no such Python file.
+        ValueError: if the name of the file is no name for a module, or the name of another one.
+    """
+    path = path.resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise FileNotFoundError(f"there is no Python file {path}: --import names a file whose name ends in .py.")
+    sys.path.append(str(path.parent))
+    found = find_spec(path.stem) if path.stem.isidentifier() else None
+    if found is None or Path(str(found.origin)).resolve() != path:
+        raise ValueError(f"{path.name} cannot be imported, or is the name of another module, too: rename {path}.")
+    # For the command line, __init__.py has left out the public names. The file may import them.
+    sys.modules.pop("vaswani_cli", None)
+    reload(sys.modules[__package__])
+    with contextlib.redirect_stdout(sys.stderr):
+        import_module(path.stem)
 
 
 def _advise(unknown: Sequence[str], known: Collection[str]) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import filecmp
 import hashlib
 import re
+import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -90,14 +91,14 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         with naming_damage(name):
             folder = Path(hf_hub_download(str(name), "config.json")).parent
         revision = folder.name  # Model and tokenizer are loaded from this commit.
-    if change := find_changed_code(folder):
-        logger.warning(
-            f"{change}. `vaswani check --model {name}` says whether the model still translates as when it was saved."
-        )
     with _refusing_changes(folder):
         model = _load_model(str(name), revision=revision, **options)
         tokenizer = load_tokenizer(name, revision=revision)
         fingerprint = fingerprint_model(folder)
+    if change := find_changed_code(folder, model):
+        logger.warning(
+            f"{change}. `vaswani check --model {name}` says whether the model still translates as when it was saved."
+        )
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"the files of {name} do not belong together: the tokenizer has {len(tokenizer)} entries, the model "
@@ -133,13 +134,13 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
     return model
 
 
-def find_changed_code(folder: Path) -> str:
-    """Return in words which code of the model in `folder` differs from the installed code; "" if none does.
+def find_changed_code(folder: Path, model: VaswaniForConditionalGeneration) -> str:
+    """Return in words which code in `folder` differs from the installed code of `model`; "" if none does.
 
     Beside the weights lies the code with which the model was saved. The package never runs the code in `folder`.
     """
-    for module in (layers_vaswani, modeling_vaswani):
-        installed = Path(module.__file__)
+    for module in (layers_vaswani, modeling_vaswani, sys.modules[type(model).__module__]):
+        installed = Path(getattr(module, "__file__", ""))  # The class of a variation may come from a notebook.
         saved = folder / installed.name
         if saved.is_file() and not filecmp.cmp(saved, installed, shallow=False):
             return f"the model was saved with other code than the installed code. The installed code runs, not {saved}"
@@ -228,8 +229,12 @@ def naming_damage(name: str | Path) -> Iterator[None]:
             f"holds a damaged file, or a file that the installed version of transformers cannot read "
             f"({type(error).__name__}: {error}); copy the model again, or update transformers."
         )
-        if "trust_remote_code" in str(error):  # transformers has no class for this error.
-            reason = "can only be read by the Python code that comes with it, and such code is not run."
+        # transformers has no class for these two errors.
+        if "trust_remote_code" in str(error) or "does not recognize this architecture" in str(error):
+            reason = (
+                "can only be read by the Python code of its model, and code that comes with a model is not run. If "
+                "the model is a variation of your own, name its file: --import FILE."
+            )
         raise ValueError(f"{name} {reason}") from error
 
 
