@@ -149,7 +149,7 @@ def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
         name = option.lstrip("-").removeprefix("model.").replace("-", "_")
         value = value or "".join(word for word in unknown[place + 1 : place + 2] if word[:1] != "-") or "..."
         for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
-            if re.search(f"^    {re.escape(name)}: ", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
+            if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
                 return f"; did you mean --set {prefix}{name}={value}?"
         if near := get_close_matches(option, known, n=1, cutoff=0.63):
             return f"; did you mean {near[0]}?"

@@ -125,6 +125,10 @@ def test_attention_pictures_are_written(trained_folder, tmp_path, output_of):
     assert any(re.fullmatch(r"attention_alignment_layer1_head[1-4]\.svg", name) for name in names)
     output_of(f"{command} {tmp_path}/one --kind cross")
     assert {*os.listdir(tmp_path / "one")} == {name for name in names if "alignment" in name} | {"attention.html"}
+    for more, heads in (("--layer 1 --heads 2", [1]), ("", [0, 1, 2, 3])):
+        output_of(f"{command} {tmp_path}/png --word beta --format png --dpi 20 {more}")
+        assert f'"heads": {heads}, "word": 1}}' in (tmp_path / "png/attention.html").read_text()
+    assert not [*(tmp_path / "png").glob("*.svg")]
 
 
 @pytest.mark.slow
@@ -179,9 +183,8 @@ def test_the_error_about_an_unknown_option_says_what_to_give_instead(capsys, typ
 
 
 def test_all_fields_of_recipes_and_models_are_found_for_this_error():
-    fields = {"": Recipe.__annotations__, "model.": model_defaults()}
-    for prefix, names in fields.items():
-        for name in names:
+    for prefix, names in {"": Recipe.__annotations__, "model.": model_defaults()}.items():
+        for name in names.keys() - {"model", "model_type"}:
             assert cli._advise([f"--{name}", "1"], ["--set"]) == f"; did you mean --set {prefix}{name}=1?"
 
 
