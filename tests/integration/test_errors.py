@@ -6,9 +6,10 @@ from argparse import ArgumentTypeError
 from unittest import mock
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 from shortcuts import vaswani
 
-from vaswani_transformer import cli
+from vaswani_transformer import cli, loading
 from vaswani_transformer.bounds import SEARCH_BOUNDS, Number
 from vaswani_transformer.training import recipes
 
@@ -18,8 +19,11 @@ def working_folder(build_translator, tmp_path, monkeypatch):
     """Return the working directory, with a `model`, a `text`, an `empty` folder, and a link `loop` to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
+    (tmp_path / "list").write_text('{"recipe": []}')
+    (tmp_path / "deep").write_text("[" * 9_999)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "runs/best").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
     return tmp_path
@@ -38,10 +42,14 @@ PREPARE = "prepare --dev text text --output data --train"
         ("convert --from marian --model empty --output y", "config.json"),
         ("convert --from fairseq --model model --output y", "model is a folder: name the checkpoint in it"),
         ("translate --model model/gone", "model/gone does not exist; name a model folder"),
+        *((f"translate --model {name}", f"{name} does not exist; name") for name in ("./a/b", "~/a", "a/b:c", "a/b/c")),
+        ("translate --model run/best", "run/best does not exist (did you mean runs/best?); name a model folder"),
         (f"{PREPARE} gone.en gone.de", "there is no file gone.en: name a text file"),
         ("translate --model model --input empty", "empty is a folder: name a text file"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),
         (f"{PREPARE} model/config.json model", "model"),
+        ("train --data model --output run --recipe list", "list was not written by this version"),
+        (f"{PREPARE} text text --recipe deep", "deep was not written by this version"),
         (f"{PREPARE} text text --set model.attention_window={10**25}", ""),
         ("evaluate --model model --test text text --tokenize ja-mecab", "Japanese"),
         ("train --data model --output run", "model"),
@@ -56,6 +64,39 @@ def test_bad_input_prints_one_line_and_raises_with_the_option_debug(working_fold
     assert error.count("\n") == 1
     with pytest.raises(Exception, match=r"."):
         vaswani(f"--debug {command}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "convert --to marian --model model --output",
+        "average --checkpoints model model --output",
+        "push --model model --repo_id me/a --dry_run",
+    ],
+)
+def test_after_a_full_disk_the_same_command_may_be_repeated_and_all_may_read_the_result(
+    working_folder, error_of, little_room, command
+):
+    (working_folder / "model/README.md").write_text("mine")
+    before = set(working_folder.iterdir())
+    with little_room(12_000):
+        error = error_of(f"{command} result")
+    assert "result" in error
+    assert "too large" in error
+    assert error.count("\n") == 1
+    assert set(working_folder.iterdir()) == before
+    vaswani(f"{command} result")
+    modes = {path.stat().st_mode for path in (working_folder / "text", *(working_folder / "result").iterdir())}
+    assert len(modes) == 1  # that of any new file
+
+
+@pytest.mark.parametrize("kind", ["ConnectError", "ReadTimeout", "RemoteProtocolError"])
+def test_a_lost_connection_to_the_hub_is_told_as_such(working_folder, monkeypatch, error_of, kind):
+    httpx = sys.modules[HfHubHTTPError.__mro__[1].__module__]  # the client of huggingface_hub, httpx or httpx2
+    lost = getattr(httpx, kind)("peer closed")
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", mock.Mock(side_effect=lost))
+    message = f"does not answer, or the connection was lost ({kind}: peer closed): check the network"
+    assert message in error_of(TRANSLATE)
 
 
 def test_an_option_has_the_same_bounds_as_the_field_of_this_name_in_recipes_or_generation_configs():

@@ -1,6 +1,9 @@
 """`vaswani evaluate` scores the translations of a model, or of a file."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from shortcuts import read_json, vaswani, write_lines
@@ -77,6 +80,23 @@ def test_the_printed_fingerprint_belongs_to_the_scored_model_even_if_training_en
     printed = capsys.readouterr()
     assert printed.out.endswith(f"fingerprint {fingerprint}\n")
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_translation_and_print_the_scores_once(model, tmp_path, output_of):
+    lines = [*REFERENCES, "", "\u041a\u043e\u0442."]  # an empty translation, and letters that the vocabulary lacks
+    write_lines(tmp_path / "test.de", lines)
+    test = f"{tmp_path}/test.de {tmp_path}/test.de --num_beams 2 --max_length_offset 2 --tokens_per_batch 60"
+    command = f"evaluate --model {model} --test {test}"
+    with pytest.warns(UserWarning, match="script"):
+        expected = output_of(command)
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node 2 -m vaswani_transformer"
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    for words, printed in ((command, expected), ("recipes table3_E", output_of("recipes table3_E"))):
+        run = [sys.executable, *torchrun.split(), *words.split()]
+        done = subprocess.run(run, env=environment, check=True, capture_output=True, text=True, timeout=900)
+        assert done.stdout == printed
+        assert done.stderr.count("script that the vocabulary") == (words == command)
 
 
 def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(model, tmp_path, evaluate):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import re
 import shutil
@@ -91,7 +92,7 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, erro
         write_lines(tmp_path / name, [f"a dog runs {name}"])
     # If transformers asked on standard input whether to run the code, it would read "1" as yes.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
-    message = "can only be read by the Python code that comes with it, and such code is not run"
+    message = "can only be read by the Python code of its model, and code that comes with a model is not run"
     assert message in error_of(f"{command} {folder}")
     assert sys.stdin.read() == "1\nThe dog runs.\n"
     with pytest.raises(ValueError, match="needs code that lies beside it"):
@@ -158,6 +159,11 @@ DAMAGES = {
     },
     "another shape": (changed("config", d_ff=25), "damaged"),
     "an empty tokenizer.json": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
+    "a normaliser that makes tokenizers panic": (
+        changed("tokenizer", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        "holds a damaged file.*PanicException",
+    ),
+    "a pipe": (lambda folder: os.mkfifo(folder / "example.json"), "example.json is a pipe or a device, not a file"),
     "a foreign tokenizer": (add_tokens, r"the tokenizer has \d+ entries, the model \d+"),
     "a cut generation config": (lambda folder: cut(folder / "generation_config.json", -2), r"generation_config\.json"),
     "cut weights": (lambda folder: cut(folder / "model.safetensors", 3_000), "damaged file.*Safetensor"),

@@ -1,6 +1,7 @@
 """The translation pipeline translates strings and lists, and works in the pipeline() of transformers."""
 
 import importlib
+import math
 import pickle
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vaswani_transformer import TranslationPipeline, registration
 from vaswani_transformer import pipeline as vaswani_pipeline
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
+from vaswani_transformer.translation.translator import Translator
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 
@@ -43,6 +45,22 @@ def test_a_list_gives_the_same_translations_as_its_sentences_alone(translate):
 def test_the_translation_of_a_blank_sentence_is_empty(translate, blank):
     assert translate(blank) == [{"translation_text": ""}]
     assert translate([blank, "a dog"], num_return_sequences=2, batch_size=2)[0] == [{"translation_text": ""}] * 2
+
+
+@pytest.mark.parametrize(
+    "wordless", ["-", "***", "00:00:01,200 --> 00:00:03,900", " 12 345 ", "\u2764\ufe0f\u200d\U0001f525"]
+)
+def test_a_line_without_letters_is_copied(translate, wordless):
+    copied = wordless.strip()
+    assert translate(wordless) == [{"translation_text": copied}]
+    for found in translate(f"{wordless}\na dog", num_return_sequences=2):
+        assert found["translation_text"].startswith(f"{copied}\n")
+    translator = Translator(
+        translate.model, translate.tokenizer, max_new_tokens=6, with_scores=True, num_hypotheses=2, num_beams=2
+    )
+    [both, _] = translator([wordless, "a dog"])
+    assert both == [(copied, 0.0), ("", -math.inf)]
+    assert translator([f"{wordless}\na dog"])[0][1].text.startswith(f"{copied}\n")
 
 
 def test_a_text_is_translated_line_by_line_and_keeps_its_line_breaks(translate):

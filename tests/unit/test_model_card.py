@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from shortcuts import change_json, vaswani, write_lines
 from tiny_training import DESCRIPTION
 
+from vaswani_transformer.hub import card as card_module
 from vaswani_transformer.hub.card import build_card, read_scores
 from vaswani_transformer.loading import fingerprint_model
 
@@ -174,7 +175,34 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
         assert {row.count("|") for row in rows} == {rows[0].count("|")}
 
 
-@pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
+@pytest.mark.parametrize(("given", "licence"), [("", "cc-by-4.0"), ("mit", "mit")])
+def test_a_card_names_the_base_model_and_its_licence_unless_another_is_given(run, tmp_path, given, licence):
+    base = tmp_path / "everyday"
+    base.mkdir()
+    for text, expected in (("---\nlicense: cc-by-4.0\n---\n", licence), ("no metadata", given or "unknown")):
+        (base / "README.md").write_text(text)
+        change_json(run / "recipe.json", init_from=str(base), init_fingerprint=5)
+        card = build_card(run, license=given)
+        data = ModelCard(card).data
+        assert (data.base_model, data.license) == ("everyday", expected)
+        assert ("as of the model that training began with" in card) == (expected == "cc-by-4.0")
+        assert str(tmp_path) not in card
+
+
+def test_the_licence_of_a_base_model_on_the_hub_is_in_its_card_there(run, tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    monkeypatch.setattr(card_module, "hf_hub_download", lambda name, file: tmp_path / file)
+    change_json(run / "recipe.json", init_from="me/base", init_fingerprint=5)
+    for cached, expected in ((None, (None, "unknown")), ("path", ("me/base", "apache-2.0"))):
+        monkeypatch.setattr(card_module, "try_to_load_from_cache", lambda *_, found=cached: found)
+        data = ModelCard(build_card(run)).data
+        assert (data.base_model, data.license) == expected
+
+
+@pytest.mark.parametrize(
+    ("init_from", "name"),
+    [("me/a", "me/a"), *((name, "a") for name in ("/home/me/a", "../me/a/", "x/me/a", "file:///home/me/a", "~/a"))],
+)
 def test_the_card_names_the_initial_weights_and_says_that_a_changed_recipe_has_no_name(run, init_from, name):
     assert "Training began with" not in build_card(run)
     recipe = DESCRIPTION["recipe"] | {"warmup_updates": 7}
@@ -214,7 +242,7 @@ def test_the_command_replaces_an_existing_card_only_if_output_names_this_card(ru
     assert "README.md exists and may have been edited: to replace it, name it by --output" in capsys.readouterr().err
     assert path.read_text() == card
     vaswani(f"{command} --output {run}/recipe.json", status=1)
-    assert "recipe.json is an input of this command and would be replaced" in capsys.readouterr().err
+    assert "recipe.json is another input or output of this command" in capsys.readouterr().err
     path.write_text("edited")
     vaswani(f"{command} --output {path}")
     assert "# my_run" in path.read_text()

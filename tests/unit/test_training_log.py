@@ -10,6 +10,9 @@ from tiny_training import TINY, train
 
 from vaswani_transformer.training.log import Log, read_log
 
+# Lines of JSON that are no lines of a log.
+OTHER_LINES = (b"[1]", b"null", b"{}", b'{"update": "x"}', b'{"update": 1, "loss": "x"}', b"[" * 9_999)
+
 
 class Curve(GeneralTracker):
     """A tracker that keeps all points that are logged."""
@@ -50,8 +53,8 @@ def write_lines(folder, updates, *, from_update, **options):
         (lambda content: content.partition(b"\n")[2], [2]),
         (lambda content: content[:10] + bytes(1_000), []),
         (lambda content: content.replace(b'{"update": 2', b"{"), [1]),
+        *((lambda content, line=line: b"%s\n" % line + content, [1, 2]) for line in OTHER_LINES),
     ],
-    ids=["whole", "cut", "without its first line", "filled with NUL", "with a damaged line"],
 )
 def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, kept_updates):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
@@ -59,6 +62,13 @@ def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_pa
     log.write_bytes(damage(log.read_bytes()))
     write_lines(tmp_path, [3, 4], from_update=2)
     assert [line["update"] for line in read_log(tmp_path)] == [*kept_updates, 3, 4]
+
+
+@pytest.mark.parametrize("line", OTHER_LINES)
+def test_a_log_with_other_lines_is_called_damaged(tmp_path, line):
+    (tmp_path / "log.jsonl").write_bytes(line)
+    with pytest.raises(ValueError, match=r"log\.jsonl was not written by this version of the package, or is damaged"):
+        read_log(tmp_path)
 
 
 def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
