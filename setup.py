@@ -5,7 +5,6 @@ from setuptools import find_packages, setup
 
 PLOTS = ["matplotlib>=3.10"]
 TENSORBOARD = ["tensorboard>=2.19"]
-SENTENCES = ["sentencex>=1.0.32"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.31", "onnxscript>=0.6"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
 LINK_TO_A_FILE = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # leads nowhere outside the repository
@@ -44,13 +43,14 @@ setup(
         "datasets>=4.3",
         "tokenizers>=0.23.1",
         "evaluate>=0.4.6",
-        "filelock>=3.16",
+        "filelock>=4.0",
         "sacrebleu>=2.5",
         "sacremoses>=0.2",
         "safetensors>=0.8",
         "pyarrow>=21",
         "tabulate>=0.10",
         "sentencepiece>=0.2.2",
+        "sentencex>=1.0.32",
         "protobuf>=7.36.1",  # reads models of SentencePiece, and its compiled rules
         "numpy>=1.26",
         "tqdm>=4.66.3",
@@ -59,7 +59,6 @@ setup(
         "plots": PLOTS,
         "tour": [*TOUR, "nbclassic>=1.3"],  # nbclassic opens a notebook, and its nbconvert exports it
         "export": EXPORT,
-        "sentences": SENTENCES,
         "tensorboard": TENSORBOARD,
         "dev": [
             "pytest>=8",
@@ -68,7 +67,6 @@ setup(
             "peft>=0.21.2",
             "ruff>=0.14",
             *EXPORT,
-            *SENTENCES,
             *TOUR,
         ],
     },

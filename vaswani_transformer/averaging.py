@@ -11,7 +11,7 @@ from .runs import CARD_FILE, COMPLETE, TOKENIZER_FILES, UPDATE, WEIGHTS, check_c
 
 
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
-    """Write to `output` the model whose weights are the mean of the weights in `folders` (section 6.1).
+    """Write into the folder `output` the model whose weights are the mean of the weights in `folders` (section 6.1).
 
     The paper averages the last 5 (base) or 20 (big) checkpoints, which are written every ten minutes. The weights are
     added in float64. Their mean is cast once, to the dtype of the weights. The other files are copied from the last

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from . import __version__
 from .commands import COMMANDS
-from .commands.arguments import check_inputs
+from .commands.arguments import check_files
 from .memory import tune_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         tune_memory()
         warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
-        check_inputs(args)
+        check_files(args)
         # These imports take seconds. They come late, so that help, usage errors and missing files appear at once.
         import_module(".registration", __package__)
         # Otherwise transformers shows progress bars while it loads and saves weights.

@@ -2,19 +2,20 @@
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 
 LOCK_FILE = "lock"
+WITHOUT_LOCKS = errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS  # errors of file systems that have no locks
 RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
@@ -22,45 +23,73 @@ RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Lin
 def write_whole(path: Path) -> Iterator[BinaryIO]:
     """Open a new file. When it is whole and on disk, it replaces the file at `path`.
 
-    Until then, the new file has the name of `path` with `.partial` after it.
+    Until then, the new file has the name of `path` with `.partial` after it. If a link has this name, it is removed and
+    not followed.
 
     Raises:
-        OSError: if the file cannot be written. The error names the file, also where Python's own error does not, for
-            example if the disk is full.
+        OSError: if the file cannot be written, see `naming`.
     """
     unfinished = path.with_name(f"{path.name}.partial")
+    unfinished.unlink(missing_ok=True)
     try:
-        with open(unfinished, "wb") as file:
+        with naming(path), open(unfinished, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    unfinished.replace(path)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error about a failed write name `path`, also where the error of Python or of a library does not."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if "(os error " in str(error):  # from the code of safetensors or tokenizers in Rust
+            raise OSError(f"{path} could not be written: {error}") from error
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove the file, link or folder at `path`, if there is one. A link is not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]:
     """Yield a new folder. When it is whole and on disk, it takes the place of `folder`, see `_swap`.
 
-    Other files in `folder`, such as files of the user, are copied into the new folder.
+    Other files in `folder`, such as files of the user, are copied into the new folder. Pipes and sockets are not.
 
     Args:
         stale: names of files in `folder` that are not copied.
+
+    Raises:
+        ValueError: if `folder` cannot be replaced, see `check_replaceable`.
+        OSError: if a file cannot be written, see `naming`.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
+    check_replaceable(folder)
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if old.exists() and not folder.exists():  # A process was killed between the two steps of `_swap`.
+    # A process may have been killed between the two steps of `_swap`.
+    if old.exists() and not (old.is_symlink() or folder.exists()):
         old.rename(folder)
     for leftover in (new, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+        remove(leftover)
     try:
         new.mkdir(parents=True)
-        yield new
+        with naming(folder):
+            yield new
+        reset_modes(new)
         if folder.exists():
-            left_out = {*stale, *(path.name for path in new.iterdir())}
+            left_out = {*stale, *(path.name for path in (*new.iterdir(), *filter(is_special, folder.iterdir())))}
 
             def leave_out(place: str, names: list[str]) -> Collection[str]:
                 return left_out.intersection(names) if Path(place) == folder else ()
@@ -73,6 +102,27 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
         sync(folder.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)  # `new` is unfinished, or `_swap` left the old folder there.
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise a ValueError if a new folder cannot take the place of `folder`, or should not, because it is a link."""
+    is_else = folder.is_symlink() or (folder.exists() and not folder.is_dir())
+    if is_else or folder.is_mount() or folder.resolve() == Path.cwd():
+        raise ValueError(
+            f"{folder} is the current folder, a mount point, a link or a file, which a new folder cannot replace: move "
+            f"it away, or name another folder."
+        )
+
+
+def reset_modes(folder: Path) -> None:
+    """Let all files below `folder`, which this process has made, have the mode of new files (see `umask`).
+
+    safetensors and others give their files the mode 0600, so that nobody else could read the weights.
+    """
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
@@ -123,10 +173,23 @@ def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
     return ""
 
 
+def is_special(path: Path) -> bool:
+    """Return True if `path` is a pipe, a socket or a device. To read it might take for ever."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of the file at `path`. If it is a pipe, a socket or a device, raise a ValueError."""
+    if is_special(path):
+        raise ValueError(f"{path} is a pipe or a device, not a file: remove it.")
+    return path.read_bytes()
+
+
 def read_object(path: Path) -> dict:
     """Return the JSON object in the file at `path`. If it holds no JSON object, raise a ValueError that names it."""
+    content = read_bytes(path)
     with blaming(path):
-        return dict(**json.loads(path.read_text(encoding="utf-8")))
+        return dict(**json.loads(content))
 
 
 @contextlib.contextmanager
@@ -134,15 +197,9 @@ def blaming(path: Path) -> Iterator[None]:
     """Turn the block's errors about damaged content into a ValueError that names `path`, the damaged file."""
     try:
         yield
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        StrictDataclassError,  # huggingface_hub and safetensors raise these two errors for a damaged file.
-        SafetensorError,
-    ) as error:
+    except (OSError, MemoryError):  # These errors do not concern the content.
+        raise
+    except Exception as error:
         reason = f"{type(error).__name__} {error}".replace("\n", " ")
         message = f"{path} was not written by this version of the package, or is damaged: {reason}. Copy it again."
         raise ValueError(message) from error
@@ -207,9 +264,24 @@ def claim(
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock `folder` until the block or this process ends. Raise a ValueError if another process has locked it."""
+    """Lock `folder` until the block or this process ends. If the file system has no locks, warn, and do not lock.
+
+    Raises:
+        ValueError: if another process has locked the folder.
+    """
+    lock = FileLock(folder / LOCK_FILE, blocking=False, fallback_to_soft=False)
     try:
-        with FileLock(folder / LOCK_FILE, blocking=False):
-            yield
+        lock.acquire()
     except Timeout:
         raise ValueError(f"another process writes in {folder}: wait until it ends, or name another output.") from None
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+        warnings.warn(
+            f"the file system of {folder} has no locks ({error.strerror}): let no other process write there.",
+            stacklevel=1,
+        )
+    try:
+        yield
+    finally:
+        lock.release()

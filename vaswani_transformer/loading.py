@@ -194,6 +194,25 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
     model._get_logits_processor(search, input_ids_seq_length=1, encoder_input_ids=torch.zeros(1, 1, dtype=torch.long))
 
 
+def load_tensors(path: Path, *allowed: type) -> dict:
+    """Return the content of a .pt file. It may hold only tensors, plain values and objects of the `allowed` types.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if the file is damaged, or if it holds other objects, because these may run code.
+    """
+    try:
+        with torch.serialization.safe_globals([*allowed]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # Damaged bytes may raise any exception.
+        raise ValueError(
+            f"{path} was not loaded. It is damaged, or it holds more than tensors and plain values. Other objects are "
+            f"not loaded, because they may run code."
+        ) from error
+
+
 def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Return the tokenizer in a folder or on the Hub.
 
@@ -222,8 +241,10 @@ def naming_damage(name: str | Path) -> Iterator[None]:
         raise OSError(f"there is no folder {name}, and the Hub gave no model of this name: {error}") from error
     except (MemoryError, ImportError):  # These errors say what is missing.
         raise
-    except Exception as error:
-        if type(error).__module__.startswith("http"):  # an error of httpx: the connection to the Hub was lost
+    except BaseException as error:
+        # tokenizers, which is written in Rust, may end by a PanicException. This class is no Exception.
+        is_fatal = not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+        if is_fatal or type(error).__module__.startswith("http"):  # httpx: the connection to the Hub was lost
             raise
         reason = (
             f"holds a damaged file, or a file that the installed version of transformers cannot read "

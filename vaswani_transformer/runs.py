@@ -21,7 +21,7 @@ from pathlib import Path
 
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from .files import blaming, find_damage, read_object
+from .files import blaming, find_damage, is_special, read_bytes, read_object
 
 RECIPE_FILE = "recipe.json"  # of a run and of prepared data
 PREPARATION_FILE = "preparation.json"  # of prepared data
@@ -56,7 +56,7 @@ def checkpoint_step(folder: Path) -> int:
 
 def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
     """Return checkpoints whose names begin with one of `prefixes`, complete or not, oldest first."""
-    found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
+    found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdecimal()]
     return sorted(found, key=checkpoint_step)
 
 
@@ -161,6 +161,8 @@ def find_model(path: Path) -> Path:
             f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
             f"(with its tokenizer), or a run folder."
         )
+    for path in filter(is_special, folder.iterdir()):
+        read_bytes(path)  # raises an error
     generation_config = folder / GENERATION_CONFIG_NAME
     if generation_config.exists() or generation_config.is_symlink():
         read_object(generation_config)  # raises an error if it is damaged, or a broken link

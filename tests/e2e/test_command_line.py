@@ -235,13 +235,23 @@ def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, error_of):
         "parse --input read --output read",
         "parse --gold read --output link",
         "evaluate --test read read --translations link",
+        "evaluate --test other other --references read --json hard",
+        "evaluate --test other other --table new --json ./new",
+        "evaluate --test other other --json model.spm",
+        "evaluate --test read.partial other --json read",
+        "translate --input other --output new --alignments new",
+        "align --source other --target other --gold read --output link",
     ],
 )
 def test_an_input_file_is_never_overwritten(tmp_path, monkeypatch, error_of, command):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "read").write_text("a dog\n")
+    for name in ("read", "other", "read.partial", "config.json"):
+        (tmp_path / name).write_text("a dog\n")
     (tmp_path / "link").symlink_to("read")
-    message = "is an input of this command and would be replaced: name another output."
+    (tmp_path / "hard").hardlink_to("read")
+    message = (
+        "is another input or output of this command, or a part of one, and would be replaced: name another output."
+    )
     assert message in error_of(f"{command} --model no/such/model")
     assert (tmp_path / "read").read_text() == "a dog\n"
     # A device may be both input and output.

@@ -19,6 +19,8 @@ def working_folder(build_translator, tmp_path, monkeypatch):
     """Return the working directory, with a `model`, a `text`, an `empty` folder, and a link `loop` to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
+    (tmp_path / "list").write_text('{"recipe": []}')
+    (tmp_path / "deep").write_text("[" * 9_999)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "empty").mkdir()
     (tmp_path / "runs/best").mkdir(parents=True)
@@ -46,6 +48,8 @@ PREPARE = "prepare --dev text text --output data --train"
         ("translate --model model --input empty", "empty is a folder: name a text file"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),
         (f"{PREPARE} model/config.json model", "model"),
+        ("train --data model --output run --recipe list", "list was not written by this version"),
+        (f"{PREPARE} text text --recipe deep", "deep was not written by this version"),
         (f"{PREPARE} text text --set model.attention_window={10**25}", ""),
         ("evaluate --model model --test text text --tokenize ja-mecab", "Japanese"),
         ("train --data model --output run", "model"),
@@ -60,6 +64,30 @@ def test_bad_input_prints_one_line_and_raises_with_the_option_debug(working_fold
     assert error.count("\n") == 1
     with pytest.raises(Exception, match=r"."):
         vaswani(f"--debug {command}")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "convert --to marian --model model --output",
+        "average --checkpoints model model --output",
+        "push --model model --repo_id me/a --dry_run",
+    ],
+)
+def test_after_a_full_disk_the_same_command_may_be_repeated_and_all_may_read_the_result(
+    working_folder, error_of, little_room, command
+):
+    (working_folder / "model/README.md").write_text("mine")
+    before = set(working_folder.iterdir())
+    with little_room(12_000):
+        error = error_of(f"{command} result")
+    assert "result" in error
+    assert "too large" in error
+    assert error.count("\n") == 1
+    assert set(working_folder.iterdir()) == before
+    vaswani(f"{command} result")
+    modes = {path.stat().st_mode for path in (working_folder / "text", *(working_folder / "result").iterdir())}
+    assert len(modes) == 1  # that of any new file
 
 
 @pytest.mark.parametrize("kind", ["ConnectError", "ReadTimeout", "RemoteProtocolError"])

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import re
 import shutil
@@ -158,6 +159,11 @@ DAMAGES = {
     },
     "another shape": (changed("config", d_ff=25), "damaged"),
     "an empty tokenizer.json": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
+    "a normaliser that makes tokenizers panic": (
+        changed("tokenizer", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        "holds a damaged file.*PanicException",
+    ),
+    "a pipe": (lambda folder: os.mkfifo(folder / "example.json"), "example.json is a pipe or a device, not a file"),
     "a foreign tokenizer": (add_tokens, r"the tokenizer has \d+ entries, the model \d+"),
     "a cut generation config": (lambda folder: cut(folder / "generation_config.json", -2), r"generation_config\.json"),
     "cut weights": (lambda folder: cut(folder / "model.safetensors", 3_000), "damaged file.*Safetensor"),

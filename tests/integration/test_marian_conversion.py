@@ -8,7 +8,7 @@ import shutil
 import pytest
 import sentencepiece
 import torch
-from shortcuts import change_json
+from shortcuts import Program, change_json
 from tiny_training import assert_close
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
@@ -242,6 +242,21 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, out
     assert translate(model, tokenizer, sources) == expected
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
     assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
+
+
+@pytest.mark.parametrize("kind", ["a pickle", "code"])
+def test_neither_a_pickle_nor_code_in_a_marian_folder_is_run(marian_folder, tmp_path, error_of, kind):
+    folder = shutil.copytree(marian_folder, tmp_path / "marian")
+    if kind == "a pickle":
+        (folder / "model.safetensors").unlink()
+        torch.save(Program(), folder / "pytorch_model.bin")
+    else:
+        (folder / "trap.py").write_text("raise SystemExit")
+        trap = {"AutoConfig": "trap.Config", "AutoTokenizer": ["trap.Trap", None]}
+        change_json(folder / "config.json", model_type="trap", auto_map=trap)
+        change_json(folder / "tokenizer_config.json", tokenizer_class="Trap", auto_map=trap)
+    assert error_of(f"convert --from marian --model {folder} --output {tmp_path}/ours").count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marian"]
 
 
 def test_marian_tokenizers_that_we_cannot_use_are_refused(marian_folder, tmp_path, error_of, monkeypatch):

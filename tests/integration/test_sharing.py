@@ -115,6 +115,27 @@ def test_the_card_of_the_folder_is_uploaded_and_an_unknown_field_of_a_config_is_
         write_upload(model, tmp_path / "again", repo_id="me/tiny")
 
 
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("config.json", "save_pretrained"),
+        ("config.json", "is_local"),
+        ("generation_config.json", "push_to_hub"),
+        ("tokenizer_config.json", "api_token"),
+    ],
+)
+def test_names_of_methods_and_fields_of_other_files_are_unknown_and_a_dry_run_can_be_repeated(
+    run, tmp_path, error_of, output_of, file, field
+):
+    run = shutil.copytree(run, tmp_path / "run")
+    settings = (run / "model" / file).read_text()
+    change_json(run / "model" / file, **{field: TOKEN})
+    command = f"push --model {run} --repo_id me/tiny --dry_run {tmp_path}/seen"
+    assert error_of(command).count("\n") == 1
+    (run / "model" / file).write_text(settings)
+    assert set(output_of(command).split()) == set(os.listdir(tmp_path / "seen")) == FILES
+
+
 def test_a_run_that_was_continued_does_not_upload_its_outdated_card(run, tmp_path):
     run = shutil.copytree(run, tmp_path / "continued")
     checkpoint = shutil.copytree(run / "model", run / "checkpoints/step-00000099")

@@ -14,11 +14,12 @@ from unittest.mock import patch
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from shortcuts import Program, read_json, vaswani
+from shortcuts import Program, change_json, read_json, vaswani
 from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, log_without_times, read_log, train, weights
 
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
+from vaswani_transformer.files import digest_files
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
 from vaswani_transformer.loading import load_tokenizer
 from vaswani_transformer.runs import resumable_checkpoints
@@ -201,6 +202,17 @@ def test_a_warning_names_a_damaged_checkpoint_and_the_previous_checkpoint_is_use
     assert f"WARNING: {path} " in printed
     assert "; trying the checkpoint before it" in printed
     assert "resuming after update 4 from " in printed
+
+
+@pytest.mark.parametrize("state", [Program(), [], {"progress": 3}])
+def test_a_hostile_state_with_the_right_digest_is_refused_and_its_code_is_not_run(copy_of_stopped, tiny_data, state):
+    checkpoint = copy_of_stopped / "checkpoints/step-00000006"
+    path = checkpoint / "training_state/state.pt"
+    torch.save(state, path)
+    digests = read_json(checkpoint / "COMPLETE")["files"] | digest_files(checkpoint, [path])
+    change_json(checkpoint / "COMPLETE", files=digests)
+    with pytest.raises(ValueError, match=r"state\.pt was not (loaded\. It is damaged|written by this version)"):
+        train(TINY, tiny_data, copy_of_stopped)
 
 
 def test_a_run_without_an_intact_checkpoint_is_refused_and_keeps_its_checkpoints(copy_of_stopped, tiny_data):

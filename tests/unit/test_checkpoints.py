@@ -90,6 +90,7 @@ DAMAGES = {
     "config.json is missing": lambda folder: (folder / "config.json").unlink(),
     "training_state/optimizer.bin is damaged": lambda folder: flip(folder / "training_state" / "optimizer.bin"),
     "training_state/optimizer.bin is missing": lambda folder: shutil.rmtree(folder / "training_state"),
+    "COMPLETE'; trying": lambda folder: (shutil.rmtree(folder), folder.touch()),  # a file with this name
     "COMPLETE'": lambda folder: (folder / "COMPLETE").unlink(),
     "COMPLETE was not written by this version of the package, or is damaged": lambda folder: flip(folder / "COMPLETE"),
     "COMPLETE was not written by this version": lambda folder: (folder / "COMPLETE").write_text('{"files": [1]}'),
@@ -100,7 +101,8 @@ DAMAGES = {
 def test_training_resumes_from_the_newest_intact_checkpoint(tmp_path, fault, capsys):
     intact = write_step(tmp_path, 2)
     damaged = write_step(tmp_path, 4)
-    shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # a folder with this name is no checkpoint
+    for name in ("step-00000006 (copy)", "step-²"):
+        shutil.copytree(damaged, tmp_path / name)  # a folder with this name is no checkpoint
     assert choose_checkpoint(tmp_path, print) == damaged
     DAMAGES[fault](damaged)
     assert choose_checkpoint(tmp_path, print) == intact
@@ -131,6 +133,8 @@ def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpo
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
     fill(tmp_path, 15)
+    (tmp_path / "partial-file").touch()
+    (tmp_path / "partial-link").symlink_to("step-00000010")
     drop_old_checkpoints(tmp_path, keep=5)  # keeps stopped-00000013, because it is the newest
     assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "stopped-00000013"]
     write_step(tmp_path, 20)

@@ -106,13 +106,16 @@ def test_d_k_and_d_v_are_by_default_d_model_divided_by_num_heads(given):
         ({"position_layout": "mixed"}, r"position_layout.*'interleaved', 'concatenated'.*got 'mixed'"),
         ({"activation_function": "relux"}, r"activation_function must be one of .*relu.*, got 'relux'"),
         ({"d_model": 15, "num_heads": 3}, "d_model must be even for sinusoidal positions, got 15"),
-        ({"attention_window": 0}, r"attention_window counts positions.*at least 1, got 0.*None for full"),
+        ({"attention_window": 10**20}, r"attention_window must be at least 1 and below 2\^31, got 10{20}\."),
         (
             {"d_model": 16, "num_heads": 3, "d_k": 4},
             r"d_model \(16\) must be a multiple of num_heads \(3\).*set d_k and d_v",
         ),
         *(({"layer_norm_eps": value}, f"a positive finite number, got {value}") for value in (0.0, float("inf"))),
-        *(({name: 0}, rf"^{name} must be at least 1, got 0\.$") for name in SIZES),
+        *(
+            ({name: 0}, rf"^{name} must be at least 1 and below 2\^31, got 0\.$")
+            for name in (*SIZES, "attention_window")
+        ),
         *(
             ({name: value}, rf"^{name} is a probability in \[0, 1\), got {value}\.$")
             for name in PROBABILITIES

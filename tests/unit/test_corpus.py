@@ -116,6 +116,13 @@ def test_one_file_with_both_sides_is_read_unchanged(tmp_path, name):
         assert read(file) == PAIRS
 
 
+def test_the_names_of_the_columns_in_the_first_line_of_tsv_are_no_pair(tmp_path):
+    table = write(tmp_path / "a.tsv", "German\tid\tEnglish\nb\t7\ta\n")
+    assert read(table, ("English", "German")) == [("a", "b")]
+    assert read(write(table, "en\tde\na\tb\n")) == [("a", "b")]
+    assert read(write(table, "")) == []
+
+
 def test_line_breaks_in_quoted_cells_of_csv_are_kept_and_empty_lines_between_rows_are_skipped(tmp_path):
     table = write(tmp_path / "a.csv", '\ufeffid,de,en\r\n7,a,b\r\n\r\n8,"c\r\nd","e ""f"""\n')
     assert read(table) == [("b", "a"), ('e "f"', "c\nd")]
@@ -181,20 +188,27 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.tsv": b"\xef\xbb\xbfa\tb\nc\tsch\xf6n\n"}, r"line 2: not UTF-8 at byte offset 5 of the line.*iconv"),
         ({"a.tsv.gz": PACKED[:-9]}, r"a\.tsv\.gz is not a whole gzip file \(.+\): download or compress it"),
         ({"a.tsv.gz": PACKED[:10] + b"\xff" * 9}, r"a\.tsv\.gz is not a whole gzip file"),
-        ({"a.tsv": b"a\tb\na\tb\tc\n"}, r"a\.tsv, line 2: expected 2 cells, found 3"),
+        ({"a.tsv": b"a\tb\na\tb\tc\n"}, r"a\.tsv, line 2: expected 2 cells, found 3\. Keep two columns \(cut"),
+        ({"a.tsv": b"English\tGerman\na\tb\n"}, r"line 1: .* name the columns .*English.*Give .*--source_column"),
+        ({"a.tsv": b"source\ttarget\tid\n"}, r"line 1: expected 2 cells, found 3\. .*name all columns in the first"),
+        ({"a.tsv": b"a\tb\ra\tb\r"}, r"line 1: expected 2 cells, found 3.* This line holds a lone \\r"),
+        ({"a.csv": b"en,de\ra,b\r"}, r"line 1: .* This line holds a lone \\r, .*: replace each by \\n \(tr"),
         ({"a.csv": b"id,english\n7,a\n"}, r"a\.csv.*: expected .*columns 'en' and 'de', found .*english"),
         ({"a.csv": b"en,de\na,b\nc,d,e\n"}, r"a\.csv, line 3: expected 2 cells, found 3"),
         ({"a.csv": b'en,de\na,b\n"c\n'}, r"a\.csv, line 3: .*unexpected end of data"),
         ({"a.parquet": b"no parquet here"}, r"a\.parquet cannot be read as parquet"),
         ({"a.jsonl": b'{"en": "a", "de": "b"}\n['}, r"a\.jsonl, line 2: "),
         ({"a.jsonl": b'{"translation":' * 50_000}, r"a\.jsonl, line 1: "),
-        ({"a.jsonl": b"3"}, r"line 1: expected one JSON object per line"),
+        *(({"a.jsonl": line}, "line 1: expected one JSON object per") for line in (b"3", b"null", b'"x"', b"[[1]]")),
         ({"a.json": b'[\n {"en": "a", "de": "b"}\n]'}, r"a\.json, line 1: .*Write one JSON object per line"),
         ({"a.json": b'{"data": [{"en": "a", "de": "b"}]}'}, r"a\.json, line 1: expected one JSON object per line"),
         ({"a.jsonl": b'{"translation": {"en": "a", "cs": "b"}}'}, r"line 1: expected .*columns .*, found .*cs"),
-        ({"a.jsonl": b'{"en": "a", "de": null}'}, r"line 1: the value of column 'de' is null"),
+        ({"a.jsonl": b'{"en": "a", "de": null}'}, r"line 1: column 'de' holds None, no text: remove the pair, or"),
+        ({"a.jsonl": b'{"en": 5, "de": "a"}'}, r"line 1: column 'en' holds 5, no text: remove the pair, or give it a"),
+        ({"a.json": b'{"en": "a", "de": NaN}'}, r"line 1: column 'de' holds nan, no text"),
         ({"a.csv": b"en,de,de\na,b,c"}, r"line 1: a column occurs twice"),
-        ({"a.csv": b"en;de\na;b"}, r"line 2: .*Separate the columns by commas"),
+        ({"a.csv": b"English;German\na, b;c, d\n"}, r"line 1: separate the columns of a \.csv by commas, found"),
+        ({"a.csv": b"en\tde\na\tb"}, r"line 1: separate the columns of a \.csv by commas, found"),
         ({"a.jsonl": b'{"en": "a", "de": "\\ud83d"}'}, r"line 1: .*\\ud83d"),
         ({"a.tsv": b"", "b.tsv": b""}, r"is no parallel text: expected two plain"),
         ({"a.en": b""}, r"is no parallel text: expected two plain"),

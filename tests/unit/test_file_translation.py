@@ -13,7 +13,7 @@ from itertools import chain
 from types import SimpleNamespace
 
 import pytest
-from shortcuts import each_case
+from shortcuts import each_case, write_lines
 from tqdm import tqdm
 
 from vaswani_transformer.data.lines import MOST_LINE_BYTES
@@ -41,6 +41,7 @@ class Reverser:
     """A translator that reverses sentences. After `lives` sentences, the next one raises `Killed`."""
 
     tokens_per_batch = 7
+    join_lines = staticmethod(iter)
 
     def __init__(self, lives=1_000):
         self.lives = lives
@@ -68,7 +69,7 @@ def small_windows(monkeypatch):
 @pytest.fixture
 def paths(tmp_path):
     """Return the path of the text and the path for its translation."""
-    (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
+    write_lines(tmp_path / "text", SENTENCES)
     return tmp_path / "text", tmp_path / "new" / "out"
 
 
@@ -186,9 +187,26 @@ def test_a_window_that_is_damaged_during_the_translation_is_reported_and_not_wri
                 path.write_bytes(b"")
             return super().__call__(sentences, **options)
 
-    with pytest.raises(ValueError, match=r"lines-000000000001 was damaged during the translation: repeat the command"):
+    with pytest.raises(
+        ValueError, match=r"lines-000000000001 was damaged during the translation, or its text was changed: repeat"
+    ):
         translate(Damager(), paths)
     assert not paths[1].exists()
+
+
+@each_case("text", {"changed": ["new", *SENTENCES[1:]], "longer": [*SENTENCES, "new"], "shorter": SENTENCES[:-1]})
+def test_a_text_that_changes_while_it_is_translated_gives_no_output(paths, text):
+    class Changer(Reverser):
+        def __call__(self, sentences, **options):
+            write_lines(paths[0], text)
+            return super().__call__(sentences, **options)
+
+    with pytest.raises(ValueError, match="text changed while it was translated: repeat the command"):
+        translate(Changer(), paths)
+    assert not paths[1].exists()
+    write_lines(paths[0], SENTENCES)  # Windows that were made from the other text are translated again.
+    translate(Reverser(), paths)
+    assert_done(paths[1])
 
 
 def test_files_of_the_user_in_the_folder_of_windows_are_kept(paths):

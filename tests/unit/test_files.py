@@ -1,13 +1,20 @@
 """Files and folders that are written completely, compared, locked, or tied to the settings of one run."""
 
 import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
 
 import pytest
 
 from vaswani_transformer.files import (
+    check_replaceable,
     claim,
     find_changes,
     lock_folder,
+    read_object,
+    remove,
     write_folder,
     write_whole,
 )
@@ -41,6 +48,70 @@ def test_a_folder_that_a_killed_process_has_set_aside_gets_its_name_back(tmp_pat
     with contextlib.suppress(KeyboardInterrupt), write_folder(tmp_path / "model"):
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "notes.txt"]
+
+
+def test_links_at_the_names_of_unfinished_files_and_folders_are_removed_and_not_followed(tmp_path):
+    precious = tmp_path / "elsewhere" / "precious"
+    precious.parent.mkdir()
+    precious.write_text("kept")
+    (tmp_path / "file.partial").symlink_to(precious)
+    with write_whole(tmp_path / "file") as file:
+        file.write(b"new")
+    for end in ("new", "old"):
+        (tmp_path / f".model.{end}").symlink_to(precious.parent)
+    with write_folder(tmp_path / "model") as folder:
+        (folder / "precious").write_text("new")
+    (tmp_path / "link").symlink_to(precious.parent)
+    remove(tmp_path / "link")
+    assert precious.read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "file", "model"]
+
+
+def test_new_files_have_the_mode_of_the_umask_and_files_of_the_user_keep_theirs(tmp_path):
+    own = tmp_path / "model" / "own"
+    own.parent.mkdir()
+    own.touch(0o600)
+    umask = os.umask(0o027)
+    try:
+        with write_folder(own.parent) as folder:
+            (folder / "weights").touch(0o600)
+        with write_whole(tmp_path / "file"):
+            pass
+    finally:
+        os.umask(umask)
+    files = (tmp_path / "file", own.with_name("weights"), own)
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o640, 0o640, 0o600]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_where_the_file_system_has_no_locks_work_goes_on_with_a_warning(tmp_path, monkeypatch, code):
+    def refuse(descriptor, operation):
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / "lock").touch()  # left by an earlier process
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match=rf"has no locks \({os.strerror(code)}\)"), lock_folder(tmp_path):
+        pass
+
+
+def test_pipes_are_neither_read_nor_copied(tmp_path):
+    pipe = tmp_path / "model" / "pipe"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match=r"pipe is a pipe or a device, not a file: remove it"):
+        read_object(pipe)
+    with write_folder(pipe.parent):
+        pass
+    assert not list(pipe.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    "make", [Path.touch, os.mkfifo, lambda path: path.symlink_to(path), lambda path: path.symlink_to(".")]
+)
+def test_a_new_folder_does_not_replace_a_file_a_pipe_or_a_link(tmp_path, make):
+    make(tmp_path / "model")
+    with pytest.raises(ValueError, match="model is the current folder, a mount point, a link or a file"):
+        check_replaceable(tmp_path / "model")
 
 
 def test_find_changes_names_each_difference_by_its_path():

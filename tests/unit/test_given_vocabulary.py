@@ -1,5 +1,7 @@
 """Vocabularies from other programs: models of SentencePiece and files `tokenizer.json`."""
 
+import warnings
+
 import pytest
 import sentencepiece
 from tokenizers import Tokenizer, models
@@ -22,7 +24,7 @@ def train_sentencepiece(folder, **options):
 def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tokens(tmp_path, kind):
     path = train_sentencepiece(tmp_path, vocab_size=60, hard_vocab_limit=False, model_type=kind)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    ours = read_vocabulary(path)
+    ours = read_vocabulary(path, TEXTS)
     for text in (*TEXTS, "The  dogs\trun", " Zebra ½ $"):
         ids = ours(text).input_ids
         assert ids == [*theirs.encode(text), ours.eos_token_id]
@@ -31,6 +33,29 @@ def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tok
     assert len(ours) == len(theirs) + 1
     assert ours.pad_token_id == len(theirs)
     assert ours("</s>").input_ids.count(ours.eos_token_id) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"add_dummy_prefix": False},
+        {"remove_extra_whitespaces": False},
+        {"treat_whitespace_as_suffix": True},
+        {"user_defined_symbols": ["run"]},
+    ],
+)
+def test_a_model_of_sentencepiece_that_would_be_cut_otherwise_is_refused(tmp_path, options):
+    path = train_sentencepiece(tmp_path, vocab_size=60, hard_vocab_limit=False, **options)
+    with warnings.catch_warnings(action="ignore"), pytest.raises(ValueError, match=r"cuts .* into .*, but its conv"):
+        read_vocabulary(path, TEXTS)
+
+
+def test_prepare_compares_a_given_vocabulary_with_sentencepiece_on_the_training_text(tmp_path, error_of):
+    path = train_sentencepiece(tmp_path, vocab_size=60, hard_vocab_limit=False, user_defined_symbols=["Hund"])
+    (tmp_path / "dev").write_text("Wo\n")
+    files = f"--train {tmp_path}/text {tmp_path}/text --dev {tmp_path}/dev {tmp_path}/dev --output {tmp_path}/data"
+    assert "m.model cuts 'Der Hund rennt" in error_of(f"prepare {files} --keep_vocabulary {path}")
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_warning_names_the_user_defined_symbols_of_sentencepiece(tmp_path):

@@ -14,7 +14,7 @@ PREFIX = "vaswani_transformer."
 # The layers of the package, from the lowest up. The folders and files of one layer do not import each other.
 LAYERS = [
     {"model", "devices"},
-    {"engine", "kernels", "memory", "files", "bounds"},
+    {"engine", "kernels", "memory", "files", "bounds", "text"},
     {"runs"},
     {"averaging", "data"},
     {"loading"},

@@ -199,7 +199,10 @@ def test_the_licence_of_a_base_model_on_the_hub_is_in_its_card_there(run, tmp_pa
         assert (data.base_model, data.license) == expected
 
 
-@pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
+@pytest.mark.parametrize(
+    ("init_from", "name"),
+    [("me/a", "me/a"), *((name, "a") for name in ("/home/me/a", "../me/a/", "x/me/a", "file:///home/me/a", "~/a"))],
+)
 def test_the_card_names_the_initial_weights_and_says_that_a_changed_recipe_has_no_name(run, init_from, name):
     assert "Training began with" not in build_card(run)
     recipe = DESCRIPTION["recipe"] | {"warmup_updates": 7}
@@ -239,7 +242,7 @@ def test_the_command_replaces_an_existing_card_only_if_output_names_this_card(ru
     assert "README.md exists and may have been edited: to replace it, name it by --output" in capsys.readouterr().err
     assert path.read_text() == card
     vaswani(f"{command} --output {run}/recipe.json", status=1)
-    assert "recipe.json is an input of this command and would be replaced" in capsys.readouterr().err
+    assert "recipe.json is another input or output of this command" in capsys.readouterr().err
     path.write_text("edited")
     vaswani(f"{command} --output {path}")
     assert "# my_run" in path.read_text()

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from shortcuts import read_json, vaswani, write_lines
+from shortcuts import change_json, read_json, vaswani, write_lines
 from tokenizers import processors
 from transformers import AutoTokenizer
 
@@ -16,6 +16,7 @@ from vaswani_transformer.data import preparation
 from vaswani_transformer.data.batching import TokenizedPairs, UpdateStream
 from vaswani_transformer.data.preparation import Corpus, prepare, read_preparation
 from vaswani_transformer.data.tokenization import train_tokenizer
+from vaswani_transformer.files import find_damage
 
 LONG = ("a cat", " ".join(map(str, range(150))))
 PAIRS = [("a dog runs", "ein hund läuft"), ("", "leer"), LONG, ("same", "same")] * 3
@@ -165,7 +166,7 @@ def test_existing_files_are_never_overwritten(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"dev\.json would be overwritten"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="is the current folder or a mount point"):
+    with pytest.raises(ValueError, match="is the current folder, a mount point"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     assert files_of(tmp_path) == {"dev.json": b"{}"}
 
@@ -222,8 +223,31 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
     assert "inputs.train was " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("option", "times"), [("--vocab_size 280", 3), ("--keep_vocabulary {}/kept", 2)])
-def test_the_command_reads_a_text_three_times_and_with_a_kept_vocabulary_twice(command, tmp_path, option, times):
+def test_a_text_that_changes_while_it_is_read_is_refused(command, tmp_path, capsys, monkeypatch):
+    build_encoder = preparation.build_encoder
+
+    def change(tokenizer):
+        write_lines(tmp_path / "dev.en", ["new"] * 9)
+        return build_encoder(tokenizer)
+
+    monkeypatch.setattr(preparation, "build_encoder", change)
+    command("--vocab_size 280", status=1)
+    assert "the text changed while it was read: repeat the command" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_recipe_belongs_to_the_finished_data_and_a_repeated_command_may_replace_it(command, tmp_path):
+    folder = tmp_path / "data"
+    for dropout in (0.1, 0.3):
+        command(f"--vocab_size 280 --set model.dropout={dropout}")
+        assert read_json(folder / "recipe.json")["recipe"]["model"] == {"dropout": dropout}
+        assert not find_damage(folder, read_preparation(folder)["files"])
+    change_json(folder / "recipe.json", recipe={})
+    assert "recipe.json is damaged" in find_damage(folder, read_preparation(folder)["files"])
+
+
+@pytest.mark.parametrize(("option", "times"), [("--vocab_size 280", 4), ("--keep_vocabulary {}/kept", 3)])
+def test_the_command_reads_a_text_four_times_and_with_a_kept_vocabulary_three_times(command, tmp_path, option, times):
     command("--vocab_size 280", output="kept")
     opened = []
     is_watching = True

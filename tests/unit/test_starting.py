@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from argparse import Namespace
 from importlib import metadata
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import vaswani_transformer
 from vaswani_transformer import cli
 from vaswani_transformer.commands import COMMANDS
+from vaswani_transformer.commands.arguments import check_inputs
 
 NAMES = list(COMMANDS)
 ANSWER = """
@@ -94,6 +96,21 @@ def test_the_version_equals_the_version_of_the_installed_package(capsys):
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"vaswani {vaswani_transformer.__version__}\n"
     assert vaswani_transformer.__version__ == metadata.version("vaswani-transformer")
+
+
+@pytest.mark.parametrize("name", ["a.srt", "a.HTML", "a.xlf.gz", "a.tsv", "a.md"])
+def test_a_warning_names_text_in_another_form_than_plain_lines(tmp_path, name):
+    (tmp_path / name).touch()
+    for given in ({"input": tmp_path / name}, {"references": [tmp_path / name]}, {"test": [tmp_path / name] * 2}):
+        with pytest.warns(UserWarning, match=rf"each line of .*{name} is read as plain text"):
+            check_inputs(Namespace(**given))
+
+
+def test_a_text_with_the_ending_of_a_language_is_read_without_a_warning(tmp_path, recwarn):
+    for name in ("a", "a.txt", "a.tr", "a.ms.gz", "html.es"):
+        (tmp_path / name).touch()
+        check_inputs(Namespace(input=tmp_path / name))
+    assert not recwarn.list
 
 
 PREPARE = "prepare --train a.csv --dev b.csv --output c"

@@ -1,16 +1,18 @@
 """Tokenizers: encoding and decoding, normalisation, and the training of vocabularies."""
 
+import warnings
 from unicodedata import normalize
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.data.normalization import INVISIBLE
 from vaswani_transformer.data.preparation import build_encoder
-from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer
+from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer, warn_of_lost_tokens
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
@@ -49,6 +51,8 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
         ("0 \u0e31 a \u0301b", "0 \u0e31 a \u0301b"),  # a combining mark after a space
+        ("\uff35\u0308ber \ufb01\u0301 a\u00a0\u0301\u3000\u0308", "\u00dcber f\u00ed a \u0301 \u0308"),
+        ("\u3000\u0301\u0302a", "\u0301\u0302a"),
         ("\u202athe\u202e \u2060la\u206fw", "the law"),  # ends of two ranges of invisible characters
         # A word is not split where an invisible character stood.
         ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),
@@ -186,3 +190,27 @@ def test_an_added_token_is_recognised_and_the_text_around_it_is_kept(text, tmp_p
         assert ids.count(loaded.convert_tokens_to_ids("<2de>")) == text.count("<2de>")
         assert loaded.decode(ids, skip_special_tokens=True) == text
         assert loaded("law </s> law").input_ids.count(loaded.eos_token_id) == 1
+
+
+@pytest.mark.parametrize(
+    ("token", "splits", "fault"),
+    [
+        ("<2de>", True, None),
+        (AddedToken("<2de>", special=True), True, "never finds it: use tokenizer.add_tokens"),
+        (AddedToken("<2de>", special=True, normalized=False), False, "loses the space before it: .*normalized=True"),
+        (AddedToken("<2de>", normalized=False), True, "loses the space before it"),
+        (AddedToken("<2de>", special=True, normalized=True), False, None),
+    ],
+)
+def test_a_warning_names_an_added_token_that_is_not_found_in_text_or_loses_its_space(token, splits, fault):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=320)
+    tokenizer.split_special_tokens = splits
+    tokenizer.add_tokens([token])
+    with warnings.catch_warnings(action="error"):
+        for use in (warn_of_lost_tokens, build_encoder):
+            if fault is None:
+                use(tokenizer)
+                assert tokenizer.decode(tokenizer("the <2de> law").input_ids[:-1]) == "the <2de> law"
+            else:
+                with pytest.raises(UserWarning, match=f"'<2de>' was added to the tokenizer, which in text {fault}"):
+                    use(tokenizer)

@@ -1,10 +1,17 @@
 """The log of a run, and the trackers that get its numbers."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import pytest
 from accelerate import Accelerator
-from accelerate.tracking import GeneralTracker
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+from tiny_training import TINY, train
 
 from vaswani_transformer.training.log import Log, read_log
+
+# Lines of JSON that are no lines of a log.
+OTHER_LINES = (b"[1]", b"null", b"{}", b'{"update": "x"}', b'{"update": 1, "loss": "x"}', b"[" * 9_999)
 
 
 class Curve(GeneralTracker):
@@ -46,8 +53,8 @@ def write_lines(folder, updates, *, from_update, **options):
         (lambda content: content.partition(b"\n")[2], [2]),
         (lambda content: content[:10] + bytes(1_000), []),
         (lambda content: content.replace(b'{"update": 2', b"{"), [1]),
+        *((lambda content, line=line: b"%s\n" % line + content, [1, 2]) for line in OTHER_LINES),
     ],
-    ids=["whole", "cut", "without its first line", "filled with NUL", "with a damaged line"],
 )
 def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, kept_updates):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
@@ -55,6 +62,13 @@ def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_pa
     log.write_bytes(damage(log.read_bytes()))
     write_lines(tmp_path, [3, 4], from_update=2)
     assert [line["update"] for line in read_log(tmp_path)] == [*kept_updates, 3, 4]
+
+
+@pytest.mark.parametrize("line", OTHER_LINES)
+def test_a_log_with_other_lines_is_called_damaged(tmp_path, line):
+    (tmp_path / "log.jsonl").write_bytes(line)
+    with pytest.raises(ValueError, match=r"log\.jsonl was not written by this version of the package, or is damaged"):
+        read_log(tmp_path)
 
 
 def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
@@ -68,6 +82,15 @@ def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
     assert not curve.points
     assert not capsys.readouterr().err
+
+
+def test_a_tracker_that_is_installed_gets_the_numbers_of_a_run(tiny_data, tmp_path, monkeypatch):
+    curve = Curve()
+    build = Mock(return_value=curve, requires_logging_directory=False)
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "curve", build)
+    train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1, report_to="curve")
+    assert [{"update": update} | numbers for update, numbers in curve.points] == read_log(tmp_path)
+    assert curve.points
 
 
 def test_a_resumed_run_sends_kept_and_new_lines_to_its_trackers_and_removes_old_files_of_tensorboard(tmp_path):

@@ -182,12 +182,13 @@ def test_bytes_that_form_no_character_are_left_out_and_counted_and_a_pipeline_wa
     translator = Translator(model, tokenizer, max_new_tokens=2)
     assert [best.text for [best] in translator(sentences)] == expected
     assert translator.find_warnings() == [
-        "1 of 2 translations had bytes that form no character, such as half of an emoji. These bytes were left out."
+        "1 line (the first begins 'x \ufffd y') with bytes in the translation that form no character, such as half of "
+        "an emoji. They were left out."
     ]
     logging.Logger.warning_once.cache_clear()  # an earlier test may have logged this warning
     found = pipeline("translation", model=model, tokenizer=tokenizer)(sentences, max_new_tokens=2)
     assert [output["translation_text"] for output in found] == expected
-    assert "a translation held bytes that are no character" in caplog.text
+    assert "a line has bytes in the translation that form no character" in caplog.text
 
 
 def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_warns(build_translator, caplog):
@@ -195,7 +196,7 @@ def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted_and_a_pipeline_
     translator = Translator(model, tokenizer, max_new_tokens=2)
     translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])
     assert translator.find_warnings() == [
-        "number of lines with letters of a script that the vocabulary does not know: 2 (the first begins 'Привет'). "
+        "2 lines (the first begins 'Привет') with letters of a script that the vocabulary does not know. "
         "Leave such lines out, or train on such text."
     ]
     translate = pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=2)

@@ -11,14 +11,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from .arguments import add_model, add_text_pairs, check_output, open_output, text_stream
+from .arguments import add_model, add_text_pairs, open_output, output_stream, text_path
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     add_text_pairs(command)
-    command.add_argument("--output", type=text_stream, help="file for the links; default: standard output")
-    command.add_argument("--gold", type=Path, help="file of links made by hand: also print the alignment error rate")
+    command.add_argument("--output", type=output_stream, help="file for the links; default: standard output")
+    command.add_argument(
+        "--gold", type=text_path, help="file of links made by hand: also print the alignment error rate"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -28,7 +30,6 @@ def run(args: argparse.Namespace) -> None:
     from ..data.corpus import read_parallel_files
     from ..loading import load_translator
 
-    check_output(args.output, inputs=[args.source, args.target, args.gold])
     gold = None if args.gold is None else _read_gold(args.gold)
     pairs = list(read_parallel_files(args.source, args.target))
     if gold is not None and len(gold) != len(pairs):

@@ -3,19 +3,27 @@
 import argparse
 import contextlib
 import gzip
+import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
 from ..bounds import SEARCH_BOUNDS, Number
+from ..files import naming
 
 STANDARD_INPUT = Path("/dev/stdin")
+# Endings of files whose lines are more than sentences.
+FORMS = r".*\.(csv|tsv|jsonl?|srt|vtt|ass|html?|xml|sgml?|xlf|xliff|tmx|pot?|md|rst|tex)(\.gz)?"
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # arguments of `Translator`
 
 
-def output_path(text: str) -> Path:
-    """Parse the name of a file or folder to write.
+def output_folder(text: str) -> Path:
+    """Parse the name of a folder to write.
 
     An empty name, which would mean the working directory, is an error: a shell variable may be unset. The name `-`,
     which elsewhere means standard output, is an error too.
@@ -27,14 +35,22 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
+def output_stream(text: str) -> Path | None:
+    """Parse the name of a file to write. Return None for `-`, which means standard output."""
+    return None if text == "-" else output_folder(text)
+
+
 def text_path(text: str) -> Path:
     """Parse the name of a text file to read; `-` is standard input."""
     return STANDARD_INPUT if text == "-" else Path(text)
 
 
-def text_stream(text: str) -> Path | None:
-    """Parse the name of a text file to read or write. Return None for `-`, which means standard input or output."""
-    return None if text == "-" else output_path(text)
+# An option declares by its `type` what it names. `check_files` tells these types apart, although some of them parse
+# a name in the same way.
+new_folder = partial(output_folder)  # an empty folder, or a folder to make
+output_path = partial(output_folder)  # a file to write
+text_stream = partial(output_stream)  # a text file to read, or None for standard input
+corpus_name = partial(str)  # a text file, or another form of text, such as a dataset on the Hub
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
@@ -76,7 +92,11 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="further models, whose probabilities are averaged with those of --model",
     )
-    add("--split_sentences", action="store_true", help="translate the sentences of a line one by one; needs sentencex")
+    add(
+        "--split_sentences",
+        action="store_true",
+        help="translate the sentences of a line one by one; `translate` also joins lines that end inside a sentence",
+    )
     add(
         "--tokens_per_batch",
         type=Number(1, 10_000_000),
@@ -123,45 +143,79 @@ def load_members(args: argparse.Namespace) -> list:
     return members
 
 
-def check_inputs(args: argparse.Namespace) -> None:
-    """Raise an error if a text file to read is missing, or is a folder, or if standard input is to be read twice.
+def check_files(args: argparse.Namespace) -> None:
+    """Check the files that the options of a command name, by the types of the options.
 
-    A corpus with a single name is not checked, because it may be a dataset on the Hub.
+    A file whose name shows another form than plain text gets a warning. A corpus with a single name may be a dataset on
+    the Hub, so it may be missing.
+
+    Raises:
+        FileNotFoundError: if a text file to read is missing.
+        IsADirectoryError: if a text file to read is a folder.
+        ValueError: if standard input is to be read twice, if a new folder is a file or not empty, or for the reasons
+            that `check_output` names.
     """
-    given = vars(args)
-    corpora = [*given.get("train", ()), given.get("dev") or (), given.get("test") or ()]
-    names = [name for corpus in corpora if len(corpus) > 1 for name in corpus]
-    files = [*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())]
-    if files.count(STANDARD_INPUT) > 1:
+    inputs = list(chain.from_iterable(_list_values(args, text_path, text_stream)))
+    corpora = list(_list_values(args, corpus_name))
+    if inputs.count(STANDARD_INPUT) > 1:
         raise ValueError("standard input (-) is given for two texts, but can be read only once: name a file.")
-    for path in (*map(Path, names), *files):
-        if isinstance(path, Path):  # `vaswani attention --source` is a sentence, not a path.
-            if not path.exists():
-                raise FileNotFoundError(f"there is no file {path}: name a text file.")
-            if path.is_dir():
-                raise IsADirectoryError(f"{path} is a folder: name a text file.")
+    for path in map(Path, (*inputs, *chain.from_iterable(corpus for corpus in corpora if len(corpus) > 1))):
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file {path}: name a text file.")
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder: name a text file.")
+        if re.fullmatch(FORMS, path.name.lower()):
+            warnings.warn(
+                f"each line of {path} is read as plain text, with all that its form adds to the sentences: write the "
+                f"sentences to a text file, one per line.",
+                stacklevel=1,
+            )
+    for path in chain.from_iterable(_list_values(args, new_folder)):
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(
+                f"{path} is not an empty folder: name a new one, so that the files of two models are not mixed."
+            )
+    taken = [STANDARD_INPUT, *inputs, *chain.from_iterable(corpora)]
+    for path in chain.from_iterable(_list_values(args, output_path, output_stream)):
+        check_output(path, taken=taken)
+        taken.append(path)
 
 
-def check_new_folder(folder: Path) -> None:
-    """Raise a ValueError if `folder` is a file, or a folder that is not empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def _list_values(args: argparse.Namespace, *types: Callable) -> Iterator[list]:
+    """Yield the values of all options with one of `types`, in a list for each time that an option is given."""
+    for action in args.parser._actions:
+        value = getattr(args, action.dest, None)
+        if action.type in types and value is not None:
+            values = value if isinstance(value, list) else [value]
+            yield from values if isinstance(action, argparse._AppendAction) else [values]
+
+
+def check_output(path: Path, *, taken: Iterable[str | Path]) -> None:
+    """Check the file `path`, which a command will write.
+
+    Raises:
+        ValueError: if it is a folder, if it would be a file of a model, or if its name, or this name with `.partial`
+            after it, is one of the files that are `taken`. Links are followed. A device, such as a terminal, may have
+            several uses at once.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file.")
+    suffixes = ()
+    if (path.parent / "config.json").exists():
+        from ..runs import SUFFIXES as suffixes  # This import takes a second.
+    names = path, path.with_name(f"{path.name}.partial")
+    if path.suffix in suffixes or any(_is_same(name, Path(other)) for name in names for other in taken):
         raise ValueError(
-            f"{folder} is not an empty folder: name a new one, so that the files of two models are not mixed."
+            f"{path} is another input or output of this command, or a part of one, and would be replaced: name another "
+            f"output."
         )
 
 
-def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
-    """Raise a ValueError if `path` is a folder, or the same file as one of the `inputs` (links are followed).
-
-    A device, such as a terminal, may be input and output at once.
-    """
-    if path is None or not path.exists():
-        return
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file.")
-    for name in inputs:
-        if path.is_file() and name is not None and Path(name).exists() and path.samefile(name):
-            raise ValueError(f"{path} is an input of this command and would be replaced: name another output.")
+def _is_same(one: Path, other: Path) -> bool:
+    """Return True if two paths lead to the same file. The file may be missing."""
+    if one.exists() and other.exists():
+        return one.is_file() and one.samefile(other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 @contextlib.contextmanager
@@ -173,5 +227,5 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     open_file = gzip.open if path.suffix == ".gz" else open
-    with open_file(path, "wt", encoding="utf-8", newline="\n") as file:
+    with naming(path), open_file(path, "wt", encoding="utf-8", newline="\n") as file:
         yield file

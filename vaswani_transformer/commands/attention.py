@@ -8,7 +8,7 @@ import argparse
 
 from ..attention import VIEWS
 from ..bounds import Number
-from .arguments import add_model, output_path
+from .arguments import add_model, output_folder
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     add("--source", required=True, help="the sentence")
     add("--target", help="translation of the sentence; default: by the model")
-    add("--output", type=output_path, required=True, help="folder for the pictures and the page")
+    add("--output", type=output_folder, required=True, help="folder for the pictures and the page")
     add("--format", choices=("svg", "png"), help="format of the pictures; default: both")
     add("--dpi", type=Number(10, 2_400), help="pixels of a PNG per inch; default: 150. 450 suits a projector")
     add("--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words")

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from ..bounds import Number
-from .arguments import check_new_folder, output_path
+from .arguments import new_folder
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--last", type=Number(1, 1_000), help="with --run: number of checkpoints; default: as in the recipe"
     )
-    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
+    command.add_argument("--output", type=new_folder, required=True, help="new or empty folder")
 
 
 def find_fault(args: argparse.Namespace) -> str | None:
@@ -31,11 +31,10 @@ def find_fault(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> None:
     from ..averaging import average_checkpoints
-    from ..files import blaming
+    from ..files import blaming, write_folder
     from ..runs import CHECKPOINTS_FOLDER, RECIPE_FILE, averageable_checkpoints, find_model_folder, read_description
     from ..translation.example import keep_example
 
-    check_new_folder(args.output)
     if args.checkpoints:
         folders = list(map(find_model_folder, args.checkpoints))
     else:
@@ -50,6 +49,7 @@ def run(args: argparse.Namespace) -> None:
                 f"checkpoints in {args.run_folder}: {len(folders)}, fewer than --last {args.last}: give a smaller "
                 f"number."
             )
-    average_checkpoints(folders, args.output)
-    keep_example(args.output)
+    with write_folder(args.output) as output:
+        average_checkpoints(folders, output)
+        keep_example(output)
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")

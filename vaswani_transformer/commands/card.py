@@ -31,6 +31,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..files import write_whole
     from ..hub.card import build_card, read_scores
     from ..runs import CARD_FILE, MODEL_FOLDER, find_model
 
@@ -48,7 +49,8 @@ def run(args: argparse.Namespace) -> None:
             )
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: to replace it, name it by --output.")
-    check_output(output, inputs=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])
+    check_output(output, taken=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(card, encoding="utf-8")
+    with write_whole(output) as file:
+        file.write(card.encode())
     print(output)

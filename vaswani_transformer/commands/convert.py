@@ -10,7 +10,7 @@ translations. With --to marian, the command prints what MarianMT computes or sea
 
 import argparse
 
-from .arguments import check_new_folder, output_path
+from .arguments import new_folder
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -20,21 +20,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model", required=True, help="folder or Hub id; for fairseq, a .pt file in a folder with its dict.*.txt"
     )
-    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
+    command.add_argument("--output", type=new_folder, required=True, help="new or empty folder")
 
 
 def run(args: argparse.Namespace) -> None:
     from ..conversion import fairseq, marian
+    from ..files import write_folder
     from ..loading import check_place, load_translator
     from ..translation.example import keep_example
 
-    check_new_folder(args.output)
     if args.source_system == "marian":
         check_place(args.model)
     if args.source_system is not None:
         importer = {"marian": marian, "fairseq": fairseq}[args.source_system]
-        print(importer.import_model(args.model, args.output))
-        keep_example(args.output)
+        with write_folder(args.output) as output:
+            note = importer.import_model(args.model, output)
+            keep_example(output)
     else:
         model, tokenizer = load_translator(args.model)
-        print(marian.export_model(model, tokenizer, args.output))
+        with write_folder(args.output) as output:
+            note = marian.export_model(model, tokenizer, output)
+    print(f"The converted model is in {args.output}. {note}")

@@ -17,7 +17,7 @@ from .arguments import (
     OF_SEARCH,
     add_column_options,
     add_search_options,
-    check_output,
+    corpus_name,
     load_members,
     open_output,
     output_path,
@@ -38,6 +38,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
     add(
         "--test",
+        type=corpus_name,
         nargs="+",
         help="with --model: test set: two text files, or another form that `prepare --train` takes",
     )
@@ -107,8 +108,6 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from ..translation.files import find_processes
     from ..translation.translator import translate
 
-    for path in (args.translations, args.table, args.json):
-        check_output(path, inputs=args.test)
     processes = find_processes()
     names = [args.model, *args.ensemble]
     first, *others = load_members(args)

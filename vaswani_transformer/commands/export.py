@@ -10,13 +10,13 @@ the beam search of this package.
 import argparse
 
 from ..bounds import Number
-from .arguments import add_model, check_new_folder, output_path, take_given
+from .arguments import add_model, new_folder, take_given
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
-    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
+    command.add_argument("--output", type=new_folder, required=True, help="new or empty folder")
     ctranslate2 = command.add_argument_group("CTranslate2")
     ctranslate2.add_argument(
         "--quantization", help="type of stored weights: float32 (default), int8, int8_float16, ..."
@@ -32,15 +32,16 @@ def find_fault(args: argparse.Namespace) -> str | None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..files import write_folder
     from ..loading import load_translator
 
-    check_new_folder(args.output)
     if args.format == "ctranslate2":  # Only this format needs the package ctranslate2.
         from ..export import ctranslate2_converter as exporter
     else:
         from ..export import onnx_export as exporter
     model, tokenizer = load_translator(args.model)
-    exporter.export_model(model, tokenizer, args.output, **take_given(args, "quantization", "max_positions"))
+    with write_folder(args.output) as output:
+        exporter.export_model(model, tokenizer, output, **take_given(args, "quantization", "max_positions"))
     settings = model.generation_config.to_diff_dict().items()
     search = ", ".join(
         f"{name}={value!r}" for name, value in settings if not name.endswith(("_id", "_version", "_heads"))

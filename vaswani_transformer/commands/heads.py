@@ -7,9 +7,8 @@ is spread evenly, and 1 if all of its attention follows the relation.
 """
 
 import argparse
-from pathlib import Path
 
-from .arguments import add_model
+from .arguments import add_model, text_path
 
 LEGEND = """\
 Each line below has the name of a relation between words, its threshold, and where attention along this relation goes.
@@ -27,10 +26,10 @@ Layers and heads are counted from 1."""
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument(
         "--target",
-        type=Path,
+        type=text_path,
         help="translations of the source lines, in the same order; default: translations by the model",
     )
 

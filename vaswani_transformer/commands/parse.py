@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from ..bounds import Number
-from .arguments import add_beam_options, add_model, check_output, open_output, take_given, text_path, text_stream
+from .arguments import add_beam_options, add_model, open_output, output_stream, take_given, text_path, text_stream
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     texts = command.add_mutually_exclusive_group()
     texts.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
     texts.add_argument("--gold", type=text_path, help="file of bracketed trees: parse its words, and print the F1")
-    command.add_argument("--output", type=text_stream, help="one tree per line; default: standard output")
+    command.add_argument("--output", type=output_stream, help="one tree per line; default: standard output")
     command.add_argument(
         "--unconstrained",
         action="store_true",
@@ -48,7 +48,6 @@ def run(args: argparse.Namespace) -> None:
     from ..parsing.parser import load_parser, split_words
     from ..parsing.trees import format_tree, read_trees, strip
 
-    check_output(args.output, inputs=[args.input, args.gold])
     gold = []
     if args.gold is not None:
         gold = [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]

@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bounds import Number
-from .arguments import add_column_options, add_recipe_options, output_path, take_given
+from .arguments import add_column_options, add_recipe_options, corpus_name, output_folder, take_given
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -33,6 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add(
         "--train",
+        type=corpus_name,
         nargs="+",
         action="append",
         required=True,
@@ -45,8 +46,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         nargs="+",
         help="for each --train, how many times its pairs appear in an epoch; default: 1",
     )
-    add("--dev", nargs="+", required=True, help="development set, in any form that --train takes")
-    add("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
+    add("--dev", type=corpus_name, nargs="+", required=True, help="development set, in any form that --train takes")
+    add("--output", type=output_folder, required=True, help="new folder for tokenizer and token ids")
     add("--source_language", help="default: the ending of the source file (train.en), or en")
     add("--target_language", help="default: the ending of the target file (train.de), or de")
     add_column_options(command)
@@ -89,9 +90,7 @@ def run(args: argparse.Namespace) -> None:
     from ..data.filtering import summarise
     from ..data.preparation import prepare, read_all
     from ..data.sources import find_languages
-    from ..files import write_json
     from ..parsing.vocabulary import learn_vocabulary
-    from ..runs import RECIPE_FILE
     from ..training.recipes import load_recipe
 
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
@@ -102,11 +101,13 @@ def run(args: argparse.Namespace) -> None:
     learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".hub-", dir=args.output.parent) as cache:
-        corpora, read_dev, inputs = _open_trees(args) if is_parser else _open_text(args, languages, Path(cache))
+        corpora, read_dev, describe = _open_trees(args) if is_parser else _open_text(args, languages, Path(cache))
+        inputs = describe()
         _refuse_shared_files(inputs)
         tokenizer = None
         if args.keep_vocabulary is not None:
-            tokenizer = _load_vocabulary(args)
+            texts = islice(chain.from_iterable(read_all(corpora)), 100)
+            tokenizer = _load_vocabulary(args, texts)
         elif is_parser:
             tokenizer = learn_vocabulary(read_all(corpora), **learning)
         summary = prepare(
@@ -121,10 +122,10 @@ def run(args: argparse.Namespace) -> None:
             source_language=languages[0],
             target_language="trees" if is_parser else languages[1],
             inputs=inputs,
+            describe=describe,
+            recipe=recipe.to_dict(),
             log=print,
         )
-    # `vaswani train` uses this recipe by default.
-    write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})
     for name in ("train", "dev"):
         counts = summary[name]
         tokens = f"{counts['source_tokens']:,} source and {counts['target_tokens']:,} target tokens"
@@ -148,10 +149,10 @@ def _name_smaller_recipe(num_pairs: int) -> None:
         )
 
 
-def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
+def _load_vocabulary(args: argparse.Namespace, texts: Iterable[str]) -> "PreTrainedTokenizerFast":
     """Load the tokenizer that --keep_vocabulary names.
 
-    The name is a model folder, a run folder, prepared data, a Hub id or a file.
+    The name is a model folder, a run folder, prepared data, a Hub id or a file. See `read_vocabulary` for `texts`.
 
     Raises:
         OSError: if the tokenizer does not exist.
@@ -168,7 +169,7 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
         raise ValueError(f"{folder} has no tokenizer.json: name its SentencePiece file, --keep_vocabulary {models[0]}.")
     if folder.is_file():
-        tokenizer = read_vocabulary(folder)
+        tokenizer = read_vocabulary(folder, texts)
     else:
         tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not tokenizer.is_fast:
@@ -183,10 +184,10 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
 def _open_text(
     args: argparse.Namespace, languages: tuple[str, str], cache: Path
-) -> "tuple[list[Corpus], Callable, dict]":
-    """Return the training corpora, a reader of the development set, and a description of both.
+) -> "tuple[list[Corpus], Callable, Callable]":
+    """Return the training corpora, a reader of the development set, and a function that describes both.
 
-    By the description, a later call of `prepare` notices that the text has changed.
+    By the description, `prepare` notices that the text has changed.
     """
     from ..data.preparation import Corpus
     from ..data.sources import Source
@@ -195,16 +196,15 @@ def _open_text(
     source = partial(Source, languages=languages, columns=columns, cache=cache)
     train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
     dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))
-    inputs = {
-        "train": [text.describe() for text in train],
-        "dev": dev.describe(),
-        "columns": columns,
-    }
+
+    def describe() -> dict:
+        return {"train": [text.describe() for text in train], "dev": dev.describe(), "columns": columns}
+
     corpora = [Corpus(text.read, weight) for text, weight in zip_longest(train, args.weights or (), fillvalue=1)]
-    return corpora, dev.read, inputs
+    return corpora, dev.read, describe
 
 
-def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Callable, dict]":
+def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Callable, Callable]":
     """Return what `_open_text` returns, but for trees. Each --train is a corpus of one or more files of trees."""
     from ..data.corpus import describe_source
     from ..data.preparation import Corpus
@@ -213,11 +213,13 @@ def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Callable, dict
     def read(names: list[str]) -> Iterable[tuple[str, str]]:
         return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])
 
-    train = [describe_source(names, split="train") for names in args.train]
-    inputs = {"train": train, "dev": describe_source(args.dev, split="dev"), "copy_words": args.copy_words}
+    def describe() -> dict:
+        train = [describe_source(names, split="train") for names in args.train]
+        return {"train": train, "dev": describe_source(args.dev, split="dev"), "copy_words": args.copy_words}
+
     weighted = zip_longest(args.train, args.weights or (), fillvalue=1)
     corpora = [Corpus(partial(read, names), weight) for names, weight in weighted]
-    return corpora, partial(read, args.dev), inputs
+    return corpora, partial(read, args.dev), describe
 
 
 def _refuse_shared_files(inputs: Mapping[str, list]) -> None:

@@ -9,7 +9,7 @@ would write. Log in first (`hf auth login`, or HF_TOKEN in the environment).
 
 import argparse
 
-from .arguments import check_new_folder, output_path
+from .arguments import new_folder
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -18,18 +18,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--private", action="store_true", help="upload only to a private repository, new or existing")
     command.add_argument(
         "--dry_run",
-        type=output_path,
+        type=new_folder,
         metavar="FOLDER",
         help="write the files into this new or empty folder, and upload nothing",
     )
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..files import write_folder
     from ..hub.upload import upload_model, write_upload
 
     if args.dry_run is not None:
-        check_new_folder(args.dry_run)
-        print(*write_upload(args.model, args.dry_run, repo_id=args.repo_id), sep="\n")
+        with write_folder(args.dry_run) as output:
+            names = write_upload(args.model, output, repo_id=args.repo_id)
+        print(*names, sep="\n")
         return
     address, names = upload_model(args.model, args.repo_id, private=args.private)
     print(f"{address}\n{', '.join(names)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bounds import Number
-from .arguments import add_recipe_options, output_path, take_given
+from .arguments import add_recipe_options, output_folder, take_given
 
 if TYPE_CHECKING:
     from ..training.recipes import Recipe
@@ -28,7 +28,7 @@ OF_RUN = ("init_from", "seed", "mixed_precision")  # A run that continues keeps 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
-    add("--output", type=output_path, required=True, help="folder of a new run or the run to continue")
+    add("--output", type=output_folder, required=True, help="folder of a new run or the run to continue")
     add_recipe_options(command, default="the recipe of the run if the run exists, else of the data")
     add("--init_from", metavar="MODEL", help="start from the weights of this model (fine-tuning)")
     add("--seed", type=Number(0, 2**63 - 1), help="default: as in the run if it exists, else 0")

@@ -18,10 +18,10 @@ from .arguments import (
     OF_SEARCH,
     add_model,
     add_search_options,
-    check_output,
     load_members,
     open_output,
     output_path,
+    output_stream,
     take_given,
     text_stream,
 )
@@ -35,7 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add_model(command)
     add("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
-    add("--output", type=text_stream, help="one translation per line; default: standard output")
+    add("--output", type=output_stream, help="one translation per line; default: standard output")
     add(
         "--nbest",
         type=Number(1, 1_000),
@@ -51,8 +51,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from ..attention.alignment import align, format_links
     from ..data.corpus import read_parallel_files
+    from ..data.lines import read_lines
     from ..files import digest_file
-    from ..translation.files import find_processes, read_windows, translate_file, translate_stream
+    from ..translation.files import find_processes, read_windows, survey, translate_file, translate_stream
     from ..translation.translator import Translator, format_lines
 
     source, output = args.input, args.output
@@ -65,17 +66,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
         )
-    check_output(output, inputs=[source])
-    if source is not None and source.suffix in (".csv", ".tsv", ".jsonl"):
-        print(
-            f"vaswani translate: each line of {source} is translated as plain text. To translate a column of a table, "
-            f"write the column to a text file.",
-            file=sys.stderr,
-        )
     if args.alignments is not None:
-        check_output(args.alignments, inputs=[source, output])
-        if not is_resumable or args.alignments == output:
-            raise ValueError("--alignments needs files as --input and --output, and a third file for the alignments.")
+        if not is_resumable:
+            raise ValueError("--alignments needs files as --input and --output.")
         if args.nbest or args.scores or args.split_sentences:
             raise ValueError(
                 "--alignments needs one translation per line, made from the whole line: leave out --nbest, --scores "
@@ -102,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
     del first, others  # The memory of the models is freed, unless the translator or the aligner still needs them.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
-        translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
+        text = translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with open_output(output) as file:
             translate_stream(translator, read_windows(source), file, to_lines=to_lines)
@@ -111,5 +104,7 @@ def run(args: argparse.Namespace) -> None:
         with open_output(args.alignments) as file:
             for links in align(aligner.model, aligner.tokenizer, read_parallel_files(source, output)):
                 file.write(f"{format_links(links)}\n")
+        if survey(read_lines(source)) != text:
+            raise ValueError(f"{source} changed, so {args.alignments} is wrong: repeat the command.")
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)

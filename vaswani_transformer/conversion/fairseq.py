@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ..data.tokenization import SPECIAL_TOKENS
+from ..loading import load_tensors
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .fairseq_dictionary import build_tokenizer, find_dictionary
@@ -61,7 +62,7 @@ def import_model(name: str, output: Path) -> str:
     if path.is_dir():
         raise ValueError(f"{name} is a folder: name the checkpoint in it, such as {path / 'model.pt'}.")
     words = find_dictionary(path.parent)
-    checkpoint = load_checkpoint(path)
+    checkpoint = load_tensors(path, Namespace)
     try:
         # Older versions call the settings `args`, newer ones `cfg.model`.
         settings = checkpoint.get("args") or checkpoint["cfg"]["model"]
@@ -78,29 +79,9 @@ def import_model(name: str, output: Path) -> str:
     build_tokenizer(words).save_pretrained(output)
     model.save_pretrained(output)
     return (
-        f"The Vaswani model is in {output}. It searches as fairseq-generate does. As with fairseq, its input "
-        f"must be tokenised, and cut by subword-nmt with the codes of the model. The tokenizer joins the pieces of "
-        f"translations."
+        "It searches as fairseq-generate does. As with fairseq, its input must be tokenised, and cut by subword-nmt "
+        "with the codes of the model. The tokenizer joins the pieces of translations."
     )
-
-
-def load_checkpoint(path: Path) -> dict:
-    """Return the content of a .pt file. It may hold only tensors, plain values and `argparse.Namespace`.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if the file is damaged, or if it holds other objects.
-    """
-    try:
-        with torch.serialization.safe_globals([Namespace]):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # Damaged bytes may raise any exception.
-        raise ValueError(
-            f"{path} was not loaded. It is damaged, or it holds more than tensors, plain values and "
-            f"argparse.Namespace. Other objects are not loaded, because they may run code."
-        ) from error
 
 
 def from_fairseq(weights: dict[str, Tensor], settings: dict) -> VaswaniForConditionalGeneration:

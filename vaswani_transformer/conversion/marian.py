@@ -83,8 +83,8 @@ def import_model(name: str, output: Path) -> str:
     tokenizer.save_pretrained(output)
     model.to(marian.config.dtype).save_pretrained(output)
     return (
-        f"The Vaswani model is in {output}. Its logits differ from the logits of {name} by {difference:.1e} at most. "
-        f"It searches as Marian does, with length_penalty_type='power'. Its tokenizer is {type(tokenizer).__name__}."
+        f"Its logits differ from the logits of {name} by {difference:.1e} at most. It searches as Marian does, with "
+        f"length_penalty_type='power'. Its tokenizer is {type(tokenizer).__name__}."
     )
 
 
@@ -102,7 +102,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     difference = compare_logits(model, marian)
     marian.to(dtype).save_pretrained(output)
     tokenizer.save_pretrained(output)
-    lines = [f"The MarianMTModel is in {output}. Its logits differ from ours by {difference:.1e} at most."]
+    lines = [f"Its logits differ from ours by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
         lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
     search = SearchOptions.resolve(model.generation_config)

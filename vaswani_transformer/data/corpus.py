@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import pyarrow.parquet
@@ -55,26 +55,44 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
 def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[object]:
     """Yield a record for each pair in the lines of a file.
 
-    A line of .tsv is a source, a tab and a target, and `"` is an ordinary character. The first row of .csv names the
-    columns, and quoted cells may contain commas and line breaks. The csv module refuses cells of more than 131,072
-    characters. So a quote that is never closed cannot turn the whole file into one cell.
+    A line of .tsv is a source, a tab and a target, and `"` is an ordinary character. If the first line holds the names
+    of the columns, it is no pair, and says which columns there are. The first row of .csv names the columns, and quoted
+    cells may contain commas and line breaks. The csv module refuses cells of more than 131,072 characters. So a quote
+    that is never closed cannot turn the whole file into one cell.
 
     Raises:
-        LookupError: if a row has too many or too few cells, or if a column occurs twice.
+        LookupError: if a row has too many or too few cells, if a column occurs twice, or if the first line of .tsv
+            seems to name other columns.
     """
     if ending in (".jsonl", ".json"):
         yield from (json.loads(line) for line in lines if line.strip())
         return
+    advice = ""
     if ending == ".tsv":
-        header = columns
         rows = (line.split("\t") for line in lines)
+        first = next(rows, [])
+        header = first
+        if not set(columns) <= set(first):
+            # This import takes a second, and the other forms of text do not need it.
+            from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+            if len(first) > 1 and set(map(str.casefold, first)) <= {"source", "target", *LANGUAGES.values()}:
+                raise LookupError(
+                    f"the first line seems to name the columns {first!r:.200}. Give the names of two of them by "
+                    f"--source_column and --target_column, or remove the line"
+                )
+            header = columns
+            rows = chain([first] * bool(first), rows)
+            advice = ". Keep two columns (cut -f 1,2), or name all columns in the first line"
     else:
         rows = filter(None, csv.reader((f"{line}\n" for line in lines), strict=True))
         header = next(rows, [])
-        _check_names(header)
+        if any(separator in name for name in header for separator in ";\t") and not set(columns) <= set(header):
+            raise LookupError(f"separate the columns of a .csv by commas, found {header!r:.200}")
+    _check_names(header)
     for row in rows:
         if len(row) != len(header):
-            raise LookupError(f"expected {len(header)} cells, found {len(row)}")
+            raise LookupError(f"expected {len(header)} cells, found {len(row)}{advice}")
         yield dict(zip(header, row, strict=True))
 
 
@@ -98,14 +116,22 @@ def _read_records(
     Raises:
         ValueError: if an item is not a pair.
     """
-    numbers = count()  # After an error, `next(numbers)` is the number of the faulty item, counted from 1.
+    number = 0
+    item: object = None
+
+    def read() -> Iterator:
+        nonlocal number, item
+        for number, item in enumerate(items, start=1):  # noqa: B007 - an error names them
+            yield item
+
     try:
-        for record in parse(item for item, _ in zip(items, numbers, strict=False)):
+        for record in parse(read()):
             yield _pair_of_record(record, columns)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{place} {next(numbers)}: {error}. Write one JSON object per line.") from error
-    except (LookupError, csv.Error, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"{place} {next(numbers)}: {error}") from error
+    except (json.JSONDecodeError, LookupError, csv.Error, UnicodeEncodeError, RecursionError) as error:
+        advice = " Write one JSON object per line." if isinstance(error, json.JSONDecodeError) else ""
+        if isinstance(item, str) and "\r" in item:
+            advice = " This line holds a lone \\r, which ends no line: replace each by \\n (tr '\\r' '\\n')."
+        raise ValueError(f"{place} {number}: {str(error).removesuffix('.')}.{advice}") from error
 
 
 def _pair_of_record(record: object, columns: Columns) -> Pair:
@@ -120,14 +146,13 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     if not isinstance(texts, dict) or any(isinstance(value, list) for value in texts.values()):
         raise LookupError(f"expected one JSON object per line, with a pair of sentences, found {texts!r:.200}")
     source, target = map(texts.get, columns)
-    if empty := [name for name in columns if texts.get(name, "") is None]:
-        raise LookupError(f"the value of column {empty[0]!r} is null: remove the pair, or give it a text")
-    if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
-        advice = "Give the names of existing columns by --source_column and --target_column, which apply to all corpora"
-        if any(separator in name for name in texts for separator in ";\t"):
-            advice = "Separate the columns by commas"
+    for name in columns:
+        if name in texts and not isinstance(texts[name], str):
+            raise LookupError(f"column {name!r} holds {texts[name]!r:.50}, no text: remove the pair, or give it a text")
+    if columns[0] == columns[1] or source is None or target is None:
         raise LookupError(
-            f"expected text in columns {columns[0]!r} and {columns[1]!r}, found {texts!r:.200}. {advice}."
+            f"expected text in columns {columns[0]!r} and {columns[1]!r}, found {texts!r:.200}. Give the names of "
+            f"existing columns by --source_column and --target_column, which apply to all corpora"
         )
     f"{source}{target}".encode()  # This fails for half of a surrogate pair, which JSON can contain.
     return source, target

@@ -1,10 +1,11 @@
 """A vocabulary that comes as a file: a tokenizer.json, or a model of SentencePiece."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter, generate_merges
@@ -24,14 +25,18 @@ class _Converter(SpmConverter):
             return vocabulary, generate_merges(vocabulary, scores)
 
 
-def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
+def read_vocabulary(path: Path, texts: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     """Return the tokenizer in the file `path`, changed so that inputs and labels end with `</s>`.
 
     The pieces and the normalisation do not change. If `<s>`, `<pad>`, `</s>` or `<unk>` is missing, it is added.
 
+    Args:
+        texts: lines on which the tokenizer is compared with SentencePiece.
+
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is neither a tokenizer.json nor a SentencePiece model that can be converted.
+        ValueError: if the file is neither a tokenizer.json nor a SentencePiece model that can be converted, or if
+            SentencePiece cuts one of the `texts` into other pieces.
         ImportError: if sentencepiece is missing.
     """
     content = path.read_bytes()
@@ -40,8 +45,9 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
             f"{path} holds BPE codes of subword-nmt, which cannot be converted. Leave --keep_vocabulary out: then a "
             f"new byte-pair encoding is learned from plain text. To convert a model of fairseq, use vaswani convert."
         )
+    is_json = content.startswith(b"{")
     try:
-        tokenizer = Tokenizer.from_str(content.decode()) if content.startswith(b"{") else _convert(path)
+        tokenizer = Tokenizer.from_str(content.decode()) if is_json else _convert(path)
     except (ImportError, ValueError):
         raise
     except Exception as error:  # tokenizers and sentencepiece raise exceptions of their own types
@@ -50,7 +56,23 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     tokenizer.no_padding()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
     _split_names_in_text(tokenizer)
-    return wrap_tokenizer(tokenizer)
+    wrapped = wrap_tokenizer(tokenizer)
+    if not is_json:
+        _compare(path, wrapped, texts)
+    return wrapped
+
+
+def _compare(path: Path, tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> None:
+    """Raise a ValueError if `tokenizer` cuts a text otherwise than the model of SentencePiece in the file `path`."""
+    theirs = SentencePieceProcessor(model_file=str(path))
+    for text in (" a  b ", *texts):  # Few texts have extra spaces, but options change what becomes of them.
+        ids = tokenizer(text).input_ids[:-1]
+        if ids != theirs.encode(text):
+            raise ValueError(
+                f"{path} cuts {text!r:.100} into {theirs.encode(text, out_type=str)!s:.200}, but its conversion into "
+                f"{tokenizer.convert_ids_to_tokens(ids)!s:.200}: train it with SentencePiece's default options for "
+                f"spaces and symbols, or leave --keep_vocabulary out."
+            )
 
 
 def _split_names_in_text(tokenizer: Tokenizer) -> None:

@@ -36,6 +36,8 @@ def build_normalizer() -> normalizers.Normalizer:
             # White space at the start becomes a space and is not removed, because the pre-tokeniser recognises the
             # first word by its offset of 0 in the original text.
             normalizers.Replace(Regex(rf"\A[\s\p{{Cc}}{JOINERS}{INVISIBLE}]+"), " "),
+            # tokenizers would drop a combining mark that follows a character with a rule, so U+0000 parts them.
+            normalizers.Replace(Regex(r"(?!\A)(?=\p{M})"), "\x00"),
             normalizers.Precompiled(_compile(_list_rules())),
             # A joiner stays only after a character of `JOINING`. U+0000 is removed here, because no key of `_compile`
             # can hold a byte 0.
@@ -51,7 +53,6 @@ def _list_rules() -> dict[str, str]:
     """Return the characters to replace, each with its replacement."""
     rules = dict.fromkeys(INVISIBLE, "")
     for character in map(chr, range(1, 0x10000)):  # No character from U+10000 on needs a rule.
-        # The space has no rule: tokenizers would drop a combining mark that follows a character with a rule.
         if character.isspace() and character != " ":
             rules[character] = " "
         elif unicodedata.category(character) == "Cc":

@@ -22,12 +22,12 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from ..files import blaming, claim, digest_files, read_object, write_json
-from ..runs import DEV_FILE, PREPARATION_FILE
+from ..files import blaming, check_replaceable, claim, digest_files, read_object, write_json
+from ..runs import DEV_FILE, PREPARATION_FILE, RECIPE_FILE
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .filtering import filter_pairs, summarise
-from .tokenization import train_tokenizer
+from .tokenization import train_tokenizer, warn_of_lost_tokens
 
 # Mark of sub-words in the output of subword-nmt or SentencePiece -> a command that joins the sub-words.
 SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}
@@ -65,6 +65,8 @@ def prepare(
     source_language: str = "en",
     target_language: str = "de",
     inputs: dict | None = None,
+    describe: Callable[[], dict | None] | None = None,
+    recipe: dict | None = None,
     log: Callable[[str], object] = lambda message: None,
 ) -> dict:
     """Learn a vocabulary, and write the tokenised training set and development set into `folder`.
@@ -83,6 +85,8 @@ def prepare(
         tokenizer: the tokenizer to use. By default a vocabulary is learnt.
         inputs: a description of the text as JSON values (see `corpus.describe_source`). From it, a later call
             notices that the text has changed.
+        describe: describes the text again at the end. From it, this call notices that the text has changed.
+        recipe: the recipe that `vaswani train` takes by default, as JSON values. It replaces an earlier recipe.
         log: a function that gets a line of text at each stage.
 
     Returns:
@@ -90,8 +94,8 @@ def prepare(
         on the weights of the corpora.
 
     Raises:
-        ValueError: if no training pair or no development pair is left, if `folder` has other contents, or if it is a
-            mount point or the current folder.
+        ValueError: if no training pair or no development pair is left, if `folder` has other contents, if it is a
+            mount point or the current folder, or if the text changes while it is read.
     """
     vocabulary = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": VOCABULARY_PAIRS}
     if tokenizer is not None:
@@ -108,7 +112,7 @@ def prepare(
         "inputs": inputs or {},
     }
     folder = folder.resolve()
-    _check_replaceable(folder)
+    check_replaceable(folder)
     if folder.exists() and any(folder.iterdir()):
         claim(
             folder / PREPARATION_FILE,
@@ -117,7 +121,7 @@ def prepare(
             owned=["*"],
         )
         log(f"{folder} is complete: nothing to do")
-        return read_preparation(folder)
+        return _finish(folder, read_preparation(folder), recipe)
     dev_pairs = list(read_dev())  # The small set is read first, so that its errors show before the long work.
     _warn_of_marks(dev_pairs, "dev")
 
@@ -148,17 +152,20 @@ def prepare(
             "dev": dev,
             "files": files,
         }
-        write_json(new / PREPARATION_FILE, preparation)
+        _finish(new, preparation, recipe)
+        if describe is not None and describe() != inputs:
+            raise ValueError("the text changed while it was read: repeat the command.")
         new.rename(folder)
-    return read_preparation(folder)
+    return preparation
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Raise a ValueError if the finished data cannot get the name `folder`."""
-    if folder.is_mount() or folder == Path.cwd():
-        raise ValueError(
-            f"{folder} is the current folder or a mount point, which finished data cannot replace: name a new folder."
-        )
+def _finish(folder: Path, preparation: dict, recipe: dict | None) -> dict:
+    """Write `recipe` and `preparation` into `folder`, the second with a digest of the first. Return `preparation`."""
+    if recipe is not None:
+        write_json(folder / RECIPE_FILE, {"recipe": recipe})
+        preparation["files"] |= digest_files(folder, [folder / RECIPE_FILE])
+    write_json(folder / PREPARATION_FILE, preparation)
+    return preparation
 
 
 def _warn_of_marks(pairs: Sequence[Pair], name: str) -> None:
@@ -238,6 +245,7 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
             f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}, but encodes 'a' as "
             f"{example.tokens}. Let `prepare` learn a vocabulary instead."
         )
+    warn_of_lost_tokens(tokenizer)
     return lambda texts: [encoding.ids for encoding in encoder.encode_batch_fast(texts)]
 
 

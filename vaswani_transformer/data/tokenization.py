@@ -4,11 +4,12 @@ Both kinds work on bytes. So no word is unknown, and decoding restores every nor
 result is a plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
 """
 
+import warnings
 from collections.abc import Iterable
 from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .normalization import build_normalizer
 
@@ -96,3 +97,18 @@ def wrap_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,
     )
+
+
+def warn_of_lost_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn of added tokens that `tokenizer` never finds in text, or only without the space before them."""
+    fixed = {tokenizer.bos_token, tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token}
+    for token, number in tokenizer.get_added_vocab().items():
+        ids = tokenizer(f"a {token} a").input_ids
+        fault = None
+        if number not in ids:
+            fault = "never finds it: use tokenizer.add_tokens, or set tokenizer.split_special_tokens = False"
+        elif f" {token}" not in tokenizer.decode(ids):
+            fault = f"loses the space before it: add it as AddedToken({token!r}, normalized=True)"
+        if fault and token not in fixed:
+            warnings.warn(f"{token!r} was added to the tokenizer, which in text {fault}.", stacklevel=1)
+            return  # The fault of one token is mostly the fault of all.

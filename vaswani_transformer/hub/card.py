@@ -184,7 +184,9 @@ def _recipe(description: dict, updates: int) -> str:
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
     lines = [f"{named}, seed {description['seed']}; updates: {updates:,} done, {fields['num_updates']:,} planned."]
     if name := description["init_from"]:
-        name = Path(name).name if Path(name).is_absolute() else name  # The card must not show local folders.
+        # The card must not show local folders. A name on the Hub is shown whole.
+        if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) or Path(name).exists():
+            name = re.split(r"[\\/]", name.rstrip("\\/"))[-1]
         fingerprint = code(str(description["init_fingerprint"]))
         lines.append(f"Training began with the weights of {code(name)}, fingerprint {fingerprint}.")
     lines += ["", "| setting | value |", "|---|---|"]

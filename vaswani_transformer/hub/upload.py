@@ -11,7 +11,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils import validate_repo_id
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..files import read_object
 from ..loading import load
@@ -21,17 +21,18 @@ from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
 # Known fields of a model's JSON files. They are listed, because the objects that transformers reads from these files
-# have no attributes with these names.
+# do not have them.
 FIELDS = {
-    "auto_map",  # in config.json
-    "custom_pipelines",
-    "task_specific_params",
-    "tokenizer_class",  # in tokenizer_config.json
-    "is_local",
-    "local_files_only",
-    "alignment_heads",  # in generation_config.json
-    "length_penalty_type",
-    "max_length_offset",
+    "config.json": ("auto_map", "custom_pipelines", "task_specific_params"),
+    "generation_config.json": ("alignment_heads", "length_penalty_type", "max_length_offset"),
+    "tokenizer_config.json": (
+        "added_tokens_decoder",
+        "extra_special_tokens",
+        "is_local",
+        "local_files_only",
+        "tokenizer_class",
+        *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
+    ),
 }
 
 
@@ -81,13 +82,13 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
     source, network, tokenizer, _ = load(model)
     card = _find_card(source).replace(MODEL_ID, repo_id)
     known = {
-        "config.json": type(network.config)(),
-        "generation_config.json": GenerationConfig(),
-        "tokenizer_config.json": tokenizer,
+        "config.json": type(network.config)().to_dict(),
+        "generation_config.json": GenerationConfig().to_dict(),
+        "tokenizer_config.json": vars(tokenizer),
     }
-    for name, owner in known.items():
+    for name, names in known.items():
         fields = read_object(source / name) if (source / name).exists() else ()
-        if unknown := [field for field in fields if field not in FIELDS and not hasattr(owner, field)]:
+        if unknown := [field for field in fields if field not in (*names, *FIELDS[name])]:
             raise ValueError(
                 f"{source / name} has fields that neither transformers nor vaswani_transformer knows, and the upload "
                 f"would publish them: {', '.join(unknown)}. Remove them."

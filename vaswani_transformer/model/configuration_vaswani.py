@@ -116,18 +116,13 @@ class VaswaniConfig(PreTrainedConfig):
     def _check_values(self) -> None:
         layers = ("encoder_layers", "decoder_layers")
         sizes = ("vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", *layers, "max_position_embeddings")
-        for name in sizes:
+        for name in (*sizes, "attention_window"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+            if value is not None and not 1 <= value < 2**31:
+                raise ValueError(f"{name} must be at least 1 and below 2^31, got {value}.")
         for name in layers:
             if getattr(self, name) > MOST_LAYERS:
                 raise ValueError(f"{name} must be at most {MOST_LAYERS:,}, got {getattr(self, name)}.")
-        if self.attention_window is not None and self.attention_window < 1:
-            raise ValueError(
-                f"attention_window counts positions and must be at least 1, got {self.attention_window}. "
-                f"Set it to None for full attention."
-            )
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "

@@ -35,7 +35,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE, build_padding_mask, choose_cache
-from .search_vaswani import BeamSearch, ForwardSteps, SearchOptions, Steps, logger, run_search
+from .search_vaswani import BeamSearch, ForwardSteps, SearchOptions, Steps, has_hooks, logger, run_search
 
 # The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
 # do not concern a search. Our search supports these options and the fields of `SearchOptions`. It refuses every other
@@ -163,8 +163,8 @@ class Call:
         if is_assisted and self.options.num_beams > 1:
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
         is_sampling = self.options.do_sample and self.options.num_beams == 1
-        has_many_samples = self.options.num_return_sequences > 1
-        return is_assisted or bool(self.config.is_assistant) or (is_sampling and (has_many_samples or not has_engine))
+        needs_loop = is_sampling and (self.options.num_return_sequences > 1 or not has_engine)
+        return is_assisted or bool(self.config.is_assistant) or needs_loop
 
 
 @dataclass
@@ -275,9 +275,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
         records = call.options.start_records()
         # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
-        # may depend on the places of the rows: processors, criteria, records, or a cache that the caller sees.
-        may_see_cache = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
-        shows_cache = may_see_cache and getattr(steps, "cache", None) is not None
+        # may depend on the places of the rows: processors, criteria, records, hooks, further arguments of `forward`, or
+        # a cache that the caller sees.
+        has_places = isinstance(steps, ForwardSteps) and (
+            call.options.return_dict_in_generate or call.model_kwargs or has_hooks(self)
+        )
         run_search(
             hypotheses,
             steps,
@@ -285,7 +287,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             processors=processors,
             criteria=criteria,
             records=records,
-            may_evict=not (call.synced_gpus or records or criteria or processors or shows_cache),
+            may_evict=not (call.synced_gpus or records or criteria or processors or has_places),
             continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
         )
         return _pack(call.options, hypotheses, steps, encoded, records)
@@ -307,10 +309,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         source = _take_source(inputs, model_kwargs, self.config, self.device)
         device = source.states.device
         self._prepare_special_tokens(config, device=device)
-        if device.type == "cpu" and config.use_cache and self.config._attn_implementation == "flex_attention":
+        if (
+            device.type == "cpu"
+            and config.use_cache
+            and (self.config._attn_implementation == "flex_attention" or "offload" in str(config.cache_implementation))
+        ):
             raise ValueError(
-                "flex_attention decodes with a cache on GPUs only: load the model with attn_implementation='sdpa', or "
-                "pass use_cache=False."
+                "flex_attention and offloaded caches need a GPU: load the model with 'sdpa', or pass use_cache=False."
             )
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
         limits, must_end = options.find_limits(
@@ -427,12 +432,21 @@ class VaswaniGenerationMixin(GenerationMixin):
             cache = holder[CACHE]
             if not isinstance(cache, EncoderDecoderCache):
                 cache = EncoderDecoderCache(cache, DynamicCache())
+            if 0 < cache.get_max_length(0) < num_tokens:
+                raise ValueError(
+                    f"a cache of {cache.get_max_length(0)} tokens is too short for {num_tokens}: lower max_new_tokens."
+                )
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
-        num_beams = call.options.num_beams
         return ForwardSteps(
-            self, encoded[0], call.source.mask, num_beams=num_beams, cache=cache, forward=forward, **model_kwargs
+            self,
+            encoded[0],
+            call.source.mask,
+            num_beams=call.options.num_beams,
+            cache=cache,
+            forward=forward,
+            **model_kwargs,
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
@@ -466,13 +480,16 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Return True if a cache works with this model.
 
         `ForwardSteps` compares its first two steps with steps without a cache, and drops a cache that gives other
-        logits. Here it takes these steps for the first sentence, unless they were compared before.
+        logits. Here it takes these steps for the first sentence, unless they were compared before. Hooks may expect the
+        whole batch, so with hooks it takes them for all sentences.
         """
-        ids, embeds, mask = (x if x is None else x[:1] for x in (source.ids, source.embeds, source.mask))
-        prompt = prompt[:1]
+        count = None if has_hooks(self) else 1
+        ids, embeds, mask = (x if x is None else x[:count] for x in (source.ids, source.embeds, source.mask))
+        prompt = prompt[:count]
         encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
+        steps = ForwardSteps(
+            self, encoded[0][:count], mask, num_beams=1, cache=EncoderDecoderCache(DynamicCache(), DynamicCache())
+        )
         if not steps.is_checked:
             steps(prompt)
             steps(torch.cat([prompt, prompt[:, -1:]], dim=1))

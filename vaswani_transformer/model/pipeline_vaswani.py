@@ -11,14 +11,11 @@ without trust_remote_code.
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
@@ -26,13 +23,6 @@ logger = transformers.utils.logging.get_logger(__name__)
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
-# Matches the end of a sentence and the beginning of the next. A period counts only after three lower-case letters,
-# because the periods in "3. May" and "J. K." end no sentence. The marks in the last line belong to scripts without
-# capitals. They count before any letter.
-SEVERAL_SENTENCES = re.compile(
-    r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]"
-    r"|[\u3002\uff01\uff1f\u0964\u061f\u06d4]\s*\w"
-)
 TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
@@ -62,66 +52,20 @@ def is_blank(text: str) -> bool:
     return all(character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text)
 
 
-def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
-    """Split `text` into sentences, each with the white space after it, or into lines, each with its line break.
+def copy_wordless(text: str) -> str | None:
+    """Return the translation of a text without letters, such as a number, or `None` if `text` has a letter.
 
-    The returned strings, joined, are `text`. If `text` begins with white space, the first sentence is empty.
-
-    Args:
-        language: the language of the sentences, such as "en" or "en-US". sentencex treats an unknown language as
-            English. With `None`, `text` is split into lines.
-
-    Raises:
-        ImportError: if there is a `language`, and sentencex is not installed.
-        ValueError: if sentencex loses characters of `text`.
+    The translation is `text` without the white space at its ends, or "" if `text` is blank.
     """
+    if any(map(str.isalpha, text)):
+        return None
+    return "" if is_blank(text) else text.strip()
+
+
+def split_lines(text: str) -> list[tuple[str, str]]:
+    """Split `text` into lines, each with its line break."""
     parts = [*LINE_BREAK.split(text), ""]  # in turn a line and its line break
-    lines = list(zip(parts[::2], parts[1::2], strict=True))
-    if language is None:
-        return lines
-    try:  # transformers loads this file only if all its imports outside of `try` are installed
-        from sentencex import segment
-    except ImportError as error:
-        raise ImportError("split_sentences needs a library: pip install sentencex") from error
-    offset = 0
-    edges = []  # start and end of each sentence, without the white space around it
-    for part in parts:
-        # Each white-space character becomes a space, because sentencex crashes at some white space.
-        for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
-            start, end = offset + len(sentence) - len(sentence.lstrip()), offset + len(sentence.rstrip())
-            edges += [start, end] if start < end else []
-            offset += len(sentence)
-    if offset != len(text):
-        raise ValueError(f"sentencex returned {offset} of {len(text)} characters: {text!r:.200}. Split the text first.")
-    if not edges:
-        return lines
-    if edges[0] > 0:
-        edges = [0, 0, *edges]
-    pieces = [text[start:end] for start, end in pairwise([*edges, len(text)])]
-    return list(zip(pieces[::2], pieces[1::2], strict=True))
-
-
-def find_scripts(text: str) -> frozenset[str]:
-    """Return the scripts of the letters in `text`, such as LATIN, GREEK or CJK, from the letters' Unicode names."""
-    letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
-    normalised = unicodedata.normalize("NFKC", "".join(letters))
-    return frozenset(unicodedata.name(letter, "UNKNOWN").split()[0] for letter in normalised)
-
-
-@lru_cache(maxsize=1)
-def find_known_scripts(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:
-    """Return the scripts of the letters in the vocabulary. Other scripts were rare in the training text, or missing."""
-    return find_scripts("".join(tokenizer.batch_decode([[token] for token in range(len(tokenizer))])))
-
-
-def is_foreign(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return True if `text` has letters of a script that the vocabulary does not have."""
-    return not text.isascii() and not find_scripts(text) <= find_known_scripts(tokenizer)
-
-
-def drop_broken(translation: str, source: str) -> str:
-    """Return `translation` without U+FFFD, the sign for invalid bytes, or unchanged if `source` has this sign."""
-    return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
+    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def check_sentence(sentence: object) -> None:
@@ -150,8 +94,8 @@ class TranslationPipeline(ChunkPipeline):
     As in transformers v4, a list of sentences or the column of a dataset gives one flat list of such dicts. With a
     generator, a `KeyDataset` or another iterable, each sentence gives its own list, which holds one dict. With
     `num_return_sequences=n` each sentence gives a list of n dicts, best first. If a text has several lines, each line
-    is translated alone, and a blank line stays empty. With `split_sentences=True`, which needs sentencex, each sentence
-    of a text is translated alone, and the white space between sentences stays.
+    is translated alone, a blank line stays empty, and a line without letters is copied. `split_sentences=True`, which
+    needs the package, translates each sentence of a text alone, and keeps the white space between sentences.
 
     The constructor and a call take the arguments of `generate()`, and these arguments of transformers v4:
 
@@ -220,30 +164,19 @@ class TranslationPipeline(ChunkPipeline):
             languages: `src_lang` and `tgt_lang`, if given.
         """
         check_sentence(sentence)
-        language = None
-        if split_sentences:
-            source_language, _ = find_languages(vars(self.model.config)) or ("en", None)
-            language = self._read_languages(**languages)[0] or source_language
-        parts = self._split(sentence, language)
+        parts = self._split(sentence, split_sentences, **languages)
         for number, (text, space) in enumerate(parts, start=1):
             marks = {"source": text, "space": space, "is_last": number == len(parts)}
-            yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
+            yield self._encode(text if copy_wordless(text) is None else "", truncation, **languages) | marks
 
-    def _split(self, sentence: str, language: str | None) -> list[tuple[str, str]]:
-        """Return the parts of `sentence` (see `split_text`). Warn of parts that may not be translated well."""
-        parts = split_text(sentence, language)
-        for text, _ in parts:
-            if language is None and SEVERAL_SENTENCES.search(text):
-                logger.warning_once(
-                    "a line seems to hold several sentences, and its translation may leave one out: give "
-                    "split_sentences=True, or one sentence per line."
-                )
-            if is_foreign(text, self.tokenizer):
-                logger.warning_once(
-                    "a line has letters of a script that the vocabulary does not know: leave such lines out, or train "
-                    "on such text."
-                )
-        return parts
+    def _split(self, sentence: str, split_sentences: bool, **languages: str) -> list[tuple[str, str]]:
+        """Return the parts of `sentence`, each with the white space after it."""
+        if split_sentences:
+            raise ValueError(
+                "split_sentences needs the package vaswani_transformer: import it, and load the model by "
+                "vaswani_transformer.pipeline."
+            )
+        return split_lines(sentence)
 
     def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, Tensor]:
         # verbose=False hides transformers' warning of indexing errors in long texts. The warning below replaces it.
@@ -279,21 +212,17 @@ class TranslationPipeline(ChunkPipeline):
             tokens, texts = zip(*hypothesis, strict=True)
             record = {"translation_token_ids": torch.cat(tokens)} if return_tensors else {}
             if return_text or not return_tensors:
-                record["translation_text"] = "".join(texts)
+                parts = zip(texts, model_outputs, strict=True)
+                record["translation_text"] = "".join(text + line["space"] for text, line in parts)
             records.append(record)
         return records
 
     def _decode(self, line: dict, clean_up: bool) -> list[tuple[Tensor, str]]:
-        """Return the tokens of each hypothesis of a line, and its text with the white space after the line."""
+        """Return the tokens and the text of each hypothesis of a line."""
         tokens = line["tokens"][0]  # (n, T)
-        if is_blank(line["source"]):
+        if (copied := copy_wordless(line["source"])) is not None:
             tokens = tokens[:, :1]  # the start token alone
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         if clean_up:  # transformers v5 ignores this argument for BPE
             texts = list(map(self.tokenizer.clean_up_tokenization, texts))
-        cleaned = [drop_broken(text, line["source"]) for text in texts]
-        if cleaned != texts:
-            logger.warning_once(
-                "a translation held bytes that are no character, such as half of an emoji: they were left out."
-            )
-        return [(row, text + line["space"]) for row, text in zip(tokens, cleaned, strict=True)]
+        return list(zip(tokens, texts if copied is None else [copied] * len(texts), strict=True))

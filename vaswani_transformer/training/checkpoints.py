@@ -15,8 +15,8 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_model
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..files import blaming, digest_files, find_damage, sync, write_json
-from ..loading import find_changed_code
+from ..files import blaming, digest_files, find_damage, remove, reset_modes, sync, write_json
+from ..loading import find_changed_code, load_tensors
 from ..model.generation_vaswani import VaswaniGenerationConfig
 from ..runs import (
     COMPLETE,
@@ -66,7 +66,7 @@ class Checkpoints:
             return
         partial = self.folder / f"{PARTIAL_PREFIX}{checkpoint_name(self.progress.update, is_scheduled=is_scheduled)}"
         try:
-            shutil.rmtree(partial, ignore_errors=True)
+            remove(partial)
             (partial / STATE_FOLDER).mkdir(parents=True)
             torch.save(state, partial / STATE_FOLDER / STATE_FILE)
             self.model.save_pretrained(partial)
@@ -87,18 +87,18 @@ class Checkpoints:
         if change := find_changed_code(checkpoint, self.model):
             warn(f"WARNING: {change}.")
         path = checkpoint / STATE_FOLDER / STATE_FILE
-        state = torch.load(path, map_location="cpu", weights_only=True)  # A full pickle could run a program.
+        state = load_tensors(path)
+        process_index = self.accelerator.process_index
         with blaming(path):
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
+            states = state["random_states"]
+            if is_same_number := len(states) == self.accelerator.num_processes:
+                for name, generator in _find_generators(self.accelerator.device).items():
+                    generator.set_rng_state(states[process_index][name])
         self.load_weights(checkpoint)
         self.model.generation_config = VaswaniGenerationConfig.from_pretrained(checkpoint)
-        states = state["random_states"]
-        process_index = self.accelerator.process_index
-        if len(states) == self.accelerator.num_processes:
-            for name, generator in _find_generators(self.accelerator.device).items():
-                generator.set_rng_state(states[process_index][name])
-        else:
+        if not is_same_number:
             warn(
                 f"WARNING: {checkpoint} was written by {len(states)} processes, and this run has "
                 f"{self.accelerator.num_processes}: dropout will draw other numbers."
@@ -107,7 +107,8 @@ class Checkpoints:
 
     def load_weights(self, folder: Path) -> None:
         """Load the weights of the checkpoint or model in `folder`."""
-        load_model(self.model, folder / WEIGHTS)
+        with blaming(folder / WEIGHTS):
+            load_model(self.model, folder / WEIGHTS)
 
 
 def _find_generators(device: torch.device) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
         try:
             fault = find_damage(path, read_digests(path))
-        except (FileNotFoundError, ValueError) as error:
+        except (OSError, ValueError) as error:
             fault = str(error)
         if not fault:
             for newer in damaged:
@@ -146,6 +147,7 @@ def finish_checkpoint(partial: Path) -> Path:
     No file or folder may have the final name yet.
     """
     paths = list(partial.rglob("*"))
+    reset_modes(partial)
     for path in paths:
         sync(path)
     write_json(partial / COMPLETE, {"files": digest_files(partial, paths)})
@@ -172,7 +174,7 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
         if (path / STATE_FOLDER).exists():
             set_aside(path, STATE_FOLDER)
     for path in folder.glob(f"{PARTIAL_PREFIX}*"):
-        shutil.rmtree(path)
+        remove(path)
 
 
 def set_aside(checkpoint: Path, part: str = "") -> None:
@@ -181,5 +183,5 @@ def set_aside(checkpoint: Path, part: str = "") -> None:
     Folders with such names are never read. `drop_old_checkpoints` deletes them.
     """
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
     (checkpoint / part).rename(aside)

@@ -8,7 +8,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from tqdm import tqdm
 
-from ..files import blaming, write_whole
+from ..files import blaming, read_bytes, write_whole
 from ..runs import LOG_FILE
 
 
@@ -26,7 +26,7 @@ class Log:
         """Continue the log of a run that has done `update` updates. Lines about later updates are removed."""
         if not self.accelerator.is_main_process:
             return
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        lines = read_bytes(self.path).splitlines(keepends=True) if self.path.exists() else []
         lines = [line for line in lines if _is_up_to(line, update)]
         with write_whole(self.path) as file:
             file.writelines(lines)
@@ -78,13 +78,22 @@ def read_log(folder: Path) -> list[dict]:
         ValueError: if a line of the log is damaged.
     """
     path = folder / LOG_FILE
+    content = read_bytes(path)
     with blaming(path):
-        return [json.loads(text) for text in path.read_bytes().splitlines()]
+        return list(map(_parse, content.splitlines()))
+
+
+def _parse(text: bytes) -> dict[str, float | None]:
+    """Return the numbers in a line of the log. Raise an error if it holds something else, or no number of updates."""
+    line = json.loads(text)
+    if not isinstance(line["update"], int) or not all(isinstance(value, int | float | None) for value in line.values()):
+        raise TypeError(f"expected numbers, one of them the update, found {text!r:.80}")
+    return line
 
 
 def _is_up_to(text: bytes, update: int) -> bool:
     """Return True if `text` is a whole line of the log, and the number of its update is at most `update`."""
     try:
-        return text.endswith(b"\n") and json.loads(text)["update"] <= update
-    except ValueError:
+        return text.endswith(b"\n") and _parse(text)["update"] <= update
+    except (ValueError, TypeError, LookupError, RecursionError):
         return False

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING
 
 from ..bounds import SEARCH_BOUNDS, Number
-from ..files import read_object
+from ..files import blaming, read_object
 from ..model.configuration_vaswani import VaswaniConfig
 from .progress import Progress
 
@@ -128,7 +128,8 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
         values = RECIPES[name].to_dict()
     elif Path(name).is_file():
         values = read_object(Path(name))
-        values = values.get("recipe", values)
+        with blaming(Path(name)):
+            values = dict(**values.get("recipe", values))
     else:
         choices = get_close_matches(name, RECIPES) or RECIPES
         raise ValueError(f"there is no recipe {name!r}, and no such file; choose one of: {', '.join(choices)}.")

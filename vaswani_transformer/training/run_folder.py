@@ -14,7 +14,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
-from ..files import claim, lock_folder, read_object, write_json
+from ..files import check_replaceable, claim, lock_folder, read_object, write_json
 from ..runs import (
     CHECKPOINTS_FOLDER,
     LOG_FILE,
@@ -79,9 +79,11 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
 
     Raises:
         ValueError: if the folder holds another run, prepared data, a model without checkpoints or files of the user, if
-            it has checkpoints but none is intact, or if the run has done more updates than `num_updates`.
+            it has checkpoints but none is intact, if the run has done more updates than `num_updates`, or if the final
+            model could not be written.
     """
     path = folder / RECIPE_FILE
+    check_replaceable(folder / MODEL_FOLDER)
     if (folder / PREPARATION_FILE).exists():
         raise ValueError(f"{folder} holds prepared data: name another folder for the run.")
     if (folder / "config.json").exists():

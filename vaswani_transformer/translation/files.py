@@ -8,10 +8,10 @@ in windows of lines. While FILE is being written, a folder lies beside it:
         lines-000000000001    the translations of the window that begins with this line, and their seal
         lock                  held by the process that works here
 
-The file of a window appears when the window is complete. The last 32 bytes of the file are a seal: a digest of three
-things: the translations, the place of the window, and the settings. So a restarted run translates only the windows that
-are missing or damaged. At the end all windows are joined into FILE, which replaces an older FILE in one step. Then the
-folder is removed.
+The file of a window appears when the window is complete. The last 32 bytes of the file are a seal: a digest of the
+translations, of their sentences, of the place of the window, and of the settings. So a restarted run translates only
+the windows that are missing or damaged, or whose sentences have changed. At the end the text is read again, and if all
+seals fit it, the windows are joined into FILE, which replaces an older FILE in one step. Then the folder is removed.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import hashlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count, islice
 from pathlib import Path
@@ -74,7 +74,7 @@ def translate_file(
     to_lines: Callable,
     settings: dict[str, object],
     processes: PartialState,
-) -> None:
+) -> tuple[int, str]:
     """Translate the lines of `source` into `output`, and continue where an earlier call was stopped.
 
     Each process translates a share of the missing windows. The number of processes may change between calls, and has no
@@ -87,6 +87,9 @@ def translate_file(
         settings: everything on which the output depends, except the text; as JSON values.
         processes: from `find_processes`. Processes on several machines must all see the folder of `output`.
 
+    Returns:
+        what `survey` says of the translated text.
+
     Raises:
         FileNotFoundError: if `source` does not exist, or if a process on another machine does not see the
             folder of `output`.
@@ -94,10 +97,15 @@ def translate_file(
             - A line is not UTF-8. This error comes before the first translation.
             - The text or the settings differ from the text or settings of the earlier call.
             - A process of another call writes `output` at the same time.
-            - A window was damaged after it was checked.
+            - The text changed, or a window was damaged, during the translation.
             - FILE.partial holds files with the names of windows, but no settings.json.
     """
-    num_lines, digest = _survey(source)
+
+    def read_text() -> Iterator[str]:
+        translator.num_joined = 0  # The text is read several times.
+        return translator.join_lines(read_lines(source))
+
+    num_lines, digest = survey(read_text())
     output = output.resolve() if output.is_symlink() else output
     folder = output.with_name(f"{output.name}.partial")
     largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
@@ -116,7 +124,7 @@ def translate_file(
                 owned=[WINDOW_FILES],
             )
         processes.wait_for_everyone()
-        missing = [start for start, path in windows.items() if _read_window(path, key) is None]
+        missing = [start for start, _, _, lines in _read_windows(read_text(), windows, size, key) if lines is None]
         processes.wait_for_everyone()  # All processes must list the missing windows before any window is written.
         share = set(missing[processes.process_index :: processes.num_processes])
         with tqdm(
@@ -132,20 +140,21 @@ def translate_file(
                 # This estimate assumes that the other processes translate as fast as this one.
                 bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
 
-            lines = read_lines(source)
-            for start, path in windows.items():
-                sentences = list(islice(lines, size))
+            for start, path, sentences, _ in _read_windows(read_text(), windows, size, key):
                 if start in share:
                     translated = enumerate(translator(sentences, on_batch=show), start=start + 1)
                     window = "".join(to_lines(hypotheses, number) for number, hypotheses in translated).encode()
                     with write_whole(path) as file:
-                        file.write(window + _seal(path, window, key))
+                        file.write(window + _seal(path, sentences, window, key))
         processes.wait_for_everyone()
         if processes.is_main_process:
-            _join(windows.values(), key, folder, output)
+            if survey(read_text()) != (num_lines, digest):
+                raise ValueError(f"{source} changed while it was translated: repeat the command.")
+            _join(_read_windows(read_text(), windows, size, key), folder, output)
+    return num_lines, digest
 
 
-def _survey(path: Path) -> tuple[int, str]:
+def survey(lines: Iterable[str]) -> tuple[int, str]:
     """Return the number of lines of a text and its digest.
 
     Raises:
@@ -153,40 +162,45 @@ def _survey(path: Path) -> tuple[int, str]:
     """
     digest = hashlib.sha256()
     num_lines = 0
-    for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last number is the count
+    for num_lines, line in enumerate(lines, start=1):  # noqa: B007 - the last number is the count
         digest.update(f"{line}\n".encode())
     return num_lines, digest.hexdigest()[:16]
 
 
-def _seal(path: Path, lines: bytes, key: str) -> bytes:
-    """Return a digest of three things: the `lines` of a window, its place (the file name), and the settings (`key`)."""
-    return hashlib.sha256(f"{path.name}{key}".encode() + lines).digest()
+def _seal(path: Path, sentences: Sequence[str], lines: bytes, key: str) -> bytes:
+    """Return a digest of the place of a window (its file name), its sentences, its translations, and the settings."""
+    return hashlib.sha256(json.dumps([path.name, key, sentences]).encode() + lines).digest()
 
 
-def _read_window(path: Path, key: str) -> bytes | None:
-    """Return the lines of a window.
+def _read_windows(
+    lines: Iterator[str], windows: Mapping[int, Path], size: int, key: str
+) -> Iterator[tuple[int, Path, list[str], bytes | None]]:
+    """Yield start, path, sentences and translations of each window of a text.
 
-    Returns:
-        `None` if the window is missing or damaged, or if it was written with another `key`.
+    The translations are `None` if the window is missing or damaged, or if it was made from other sentences or with
+    another `key`.
     """
-    content = path.read_bytes() if path.is_file() else b""
-    lines = content[:-SEAL_BYTES]
-    return lines if content == lines + _seal(path, lines, key) else None
+    for start, path in windows.items():
+        sentences = list(islice(lines, size))
+        content = path.read_bytes() if path.is_file() else b""
+        window = content[:-SEAL_BYTES]
+        yield start, path, sentences, window if content == window + _seal(path, sentences, window, key) else None
 
 
-def _join(paths: Iterable[Path], key: str, folder: Path, output: Path) -> None:
+def _join(windows: Iterable, folder: Path, output: Path) -> None:
     """Write all windows in order to `output`, then remove the files that the translation left in `folder`.
 
     Raises:
-        ValueError: if a window is missing or damaged.
+        ValueError: if a window is missing or damaged, or if the text has changed.
     """
     joined = folder / "lines-joined"
     with write_whole(joined) as file:
         writer = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if output.suffix == ".gz" else file
-        for path in paths:
-            if (lines := _read_window(path, key)) is None:
+        for _, path, _, lines in windows:
+            if lines is None:
                 raise ValueError(
-                    f"{path} was damaged during the translation: repeat the command to translate it again."
+                    f"{path} was damaged during the translation, or its text was changed: repeat the command to "
+                    f"translate it again."
                 )
             writer.write(lines)
         if writer is not file:
@@ -211,7 +225,7 @@ def translate_stream(
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
     with tqdm(unit=" sentences", smoothing=0, disable=hides_bar) as bar:
         for sentences in windows:
-            for hypotheses in translator(sentences, on_batch=bar.update):
+            for hypotheses in translator(list(translator.join_lines(sentences)), on_batch=bar.update):
                 output.write(to_lines(hypotheses, next(numbers)))
             output.flush()
 

@@ -4,14 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from torch import Tensor
 from transformers import Pipeline, PreTrainedModel
 
+from ..data.tokenization import warn_of_lost_tokens
 from ..devices import limit_threads
 from ..loading import check_place
 from ..model import pipeline_vaswani
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import split_text
+from ..model.pipeline_vaswani import find_languages
 from ..runs import find_model_folder
+from ..text import BROKEN, drop_broken, end_sentence, find_hints, split_sentences
+
+logger = transformers.utils.logging.get_logger(__name__)
 
 
 class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
@@ -43,7 +48,9 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
                 f"translation needs an encoder-decoder, such as Marian or T5, and {type(self.model).__name__} is none. "
                 f'For a decoder use the task "text-generation".'
             )
-        if not self._is_own:
+        if self._is_own:
+            warn_of_lost_tokens(self.tokenizer)
+        else:
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
             self._generate_kwargs = specific | self._generate_kwargs
@@ -72,10 +79,27 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
         with limit_threads(self.device):
             return super()._forward(model_inputs, **self._find_engine() | generate_kwargs)
 
-    def _split(self, sentence: str, language: str | None) -> list[tuple[str, str]]:
+    def _split(self, sentence: str, is_split: bool, **languages: str) -> list[tuple[str, str]]:
+        of_model = find_languages(vars(self.model.config)) or ("en",)
+        language = self._read_languages(**languages)[0] or of_model[0]
+        if not (is_split or self._is_own):
+            return [(sentence, "")]
+        parts = split_sentences(sentence, language) if is_split else super()._split(sentence, is_split)
         if self._is_own:
-            return super()._split(sentence, language)
-        return split_text(sentence, language) if language else [(sentence, "")]
+            hints = find_hints([line for line, _ in parts], language, self.tokenizer, is_split=is_split)
+            for hint, lines in hints.items():
+                if lines:
+                    logger.warning_once(f"a line has {hint}.")
+        return parts
+
+    def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[Tensor, str]]:
+        decoded = []
+        for tokens, text in super()._decode(line, clean_up):
+            whole = drop_broken(text, line["source"])
+            if whole != text:
+                logger.warning_once(f"a line has {BROKEN}.")
+            decoded.append((tokens, end_sentence(whole, line["source"], line["space"])))
+        return decoded
 
     def _check_languages(self, **languages: Any) -> None:
         if self._is_own:

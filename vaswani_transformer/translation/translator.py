@@ -6,7 +6,7 @@ for a batch.
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,19 +16,27 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
 from ..data.batching import plan_batches
+from ..data.tokenization import warn_of_lost_tokens
 from ..devices import turn_off_cudnn_attention
 from ..engine.engine import find_engine
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import (
     LINE_BREAK,
     MOST_SOURCE_TOKENS,
-    SEVERAL_SENTENCES,
     check_sentence,
-    drop_broken,
+    copy_wordless,
     find_languages,
     is_blank,
-    is_foreign,
-    split_text,
+    split_lines,
+)
+from ..text import (
+    BROKEN,
+    HINTS,
+    drop_broken,
+    end_sentence,
+    find_hints,
+    split_sentences,
+    unwrap,
 )
 from .ensemble import Ensemble
 
@@ -40,7 +48,7 @@ NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions
     "return_dict_in_generate": True
 }
 
-COUNTS = ("num_sentences", "num_over_long", "num_cut", "num_empty", "num_broken")
+COUNTS = ("num_sentences", "num_over_long", "num_cut", "num_empty")
 
 
 class Hypothesis(NamedTuple):
@@ -75,7 +83,8 @@ class Lines:
             self.count += 1
 
     def __str__(self) -> str:
-        return f"{self.count} (the first begins {self.first[:60]!r})"
+        plural = "s" * (self.count > 1)
+        return f"{self.count} line{plural} (the first begins {self.first[:60]!r})"
 
 
 class Translator:
@@ -93,9 +102,9 @@ class Translator:
             devices.
         num_hypotheses: the number of different translations of each sentence, at most the number of beams.
         with_scores: give each hypothesis its score.
-        split_sentences: translate the sentences of a text one by one, and keep the white space between them. The
-            library sentencex finds the sentences. It needs a language: the source language in the model's config, or
-            English if the config has none.
+        split_sentences: translate the sentences of a text one by one, and keep the white space between them. Lines
+            that end inside a sentence are joined. The library sentencex finds the sentences. It needs a language: the
+            source language in the model's config, or English if the config has none.
         ensemble: further models that translate together with `model`, by the mean of their probabilities.
         process_index, num_processes: the number of this process, from 0 on, and the number of processes that share each
             list of sentences. All of them must translate the same lists. All get all translations, and the same as one
@@ -107,16 +116,14 @@ class Translator:
         num_over_long: sentences longer than the longest sentence of training.
         num_cut: sentences that were cut to their first `MOST_SOURCE_TOKENS` tokens.
         num_empty: sentences with an empty translation.
-        num_broken: sentences whose translation had bytes that form no character. These bytes were dropped.
-        several: lines that seem to hold several sentences and were not split.
-        foreign: lines with letters of a script that the vocabulary does not have.
+        num_joined: lines that `join_lines` has joined with the line before.
+        hints: for each of `HINTS`, the lines with it.
 
     Raises:
         ValueError: if `num_hypotheses` is less than 1, or greater than the number of beams.
-        ImportError: if sentences are to be split and sentencex is missing.
     """
 
-    num_sentences = num_over_long = num_cut = num_empty = num_broken = 0
+    num_sentences = num_over_long = num_cut = num_empty = num_joined = 0
 
     def __init__(
         self,
@@ -139,14 +146,15 @@ class Translator:
                 f"num_hypotheses (--nbest) must be from 1 to num_beams (--num_beams), which is {search.num_beams}; "
                 f"got {num_hypotheses}."
             )
+        warn_of_lost_tokens(tokenizer)
         self.tokenizer = tokenizer
         self.device = model.device
         self.num_hypotheses = num_hypotheses
         self.with_scores = with_scores
         self.process_index = process_index
         self.num_processes = num_processes
-        self.language = (find_languages(vars(model.config)) or ("en",))[0] if split_sentences else None
-        split_text("", self.language)  # If sentencex is missing, this raises an error before any work.
+        self.language = (find_languages(vars(model.config)) or ("en",))[0]
+        self.splits_sentences = split_sentences
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
         # If a model has an engine, the translator keeps the engine and not the model, whose memory can then be freed.
         members = [find_engine(member) or member for member in (model, *ensemble)]
@@ -154,8 +162,7 @@ class Translator:
         if len(members) > 1:
             generate_kwargs["engine"] = Ensemble(members)
         self.generate_kwargs = generate_kwargs
-        self.several = Lines()
-        self.foreign = Lines()
+        self.hints = {hint: Lines() for hint in HINTS}
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
@@ -163,7 +170,7 @@ class Translator:
         """Return the hypotheses of each sentence, best first.
 
         A text of several lines is translated line by line, or with `split_sentences` sentence by sentence. The
-        translations are joined again, and their scores are added.
+        translations are joined again, and their scores are added. Lines without letters are copied.
 
         Args:
             on_batch: called after each batch with the number of `sentences` that are done since the last call. The
@@ -174,15 +181,22 @@ class Translator:
         """
         for sentence in sentences:
             check_sentence(sentence)
-        parts_by_sentence = [split_text(sentence, self.language) for sentence in sentences]
+        if self.splits_sentences:
+            parts_by_sentence = [split_sentences(sentence, self.language) for sentence in sentences]
+        else:
+            parts_by_sentence = list(map(split_lines, sentences))
         texts = [text for parts in parts_by_sentence for text, _ in parts]
-        if self.language is None:
-            self.several.add(text for text in texts if SEVERAL_SENTENCES.search(text))
-        self.foreign.add(text for text in texts if is_foreign(text, self.tokenizer))
+        hints = find_hints(texts, self.language, self.tokenizer, is_split=self.splits_sentences)
+        for hint, lines in hints.items():
+            self.hints[hint].add(lines)
+        copies = list(map(copy_wordless, texts))
         translations = [[]] * len(texts)
         done = 0
-        for batch in self.plan(texts)[self.process_index :: self.num_processes]:
+        batches = self.plan(["" if copy else text for text, copy in zip(texts, copies, strict=True)])
+        for batch in batches[self.process_index :: self.num_processes]:
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
+                if copies[row]:
+                    hypotheses[0] = hypotheses[0]._replace(text=copies[row])
                 translations[row] = hypotheses
             before = done * len(sentences) // len(texts)
             # With several processes this is an estimate: the others may be faster or slower.
@@ -234,7 +248,7 @@ class Translator:
         for index, text in enumerate(texts):
             if "\ufffd" in text:
                 texts[index] = drop_broken(text, self.tokenizer.decode(batch.ids[index // n]))
-                self.num_broken += index % n == 0 and texts[index] != text
+                self.hints[BROKEN].add([text] * (index % n == 0 and texts[index] != text))
         hypotheses = list(map(Hypothesis, texts, scores))
         self.num_sentences += len(batch.ids)
         self.num_empty += sum(is_blank(best.text) for best in hypotheses[::n])
@@ -261,14 +275,27 @@ class Translator:
             f"number of sentences cut to {MOST_SOURCE_TOKENS:,} tokens, </s> included: {self.num_cut}. Split "
             f"them.": self.num_cut,
             f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
-            f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as half of "
-            f"an emoji. These bytes were left out.": self.num_broken,
-            f"number of lines with letters of a script that the vocabulary does not know: {self.foreign}. "
-            f"Leave such lines out, or train on such text.": self.foreign.count,
-            f"number of lines that seem to hold several sentences, one of which may be missing in the translation: "
-            f"{self.several}. Split them, or give --split_sentences.": self.several.count,
+            f"number of lines that were joined with the line before, because a sentence goes on in them: "
+            f"{self.num_joined}. The output has fewer lines than the input.": self.num_joined,
         }
+        for hint, lines in self.hints.items():
+            counts[f"{lines} with {hint}."] = lines.count
         return [text for text, count in counts.items() if count]
+
+    def join_lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines to translate. With `split_sentences`, lines that end inside a sentence are joined."""
+        if not self.splits_sentences:
+            yield from lines
+            return
+
+        def read() -> Iterator[str]:
+            for line in lines:
+                self.num_joined += 1
+                yield line
+
+        for line in unwrap(read()):
+            self.num_joined -= 1
+            yield line
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, `</s>` included. A blank sentence has no token ids."""
@@ -308,16 +335,18 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
 
     Args:
         found: the hypotheses of each part.
-        parts: lines or sentences, each with the white space after it, as `split_text` returns them.
+        parts: lines or sentences, each with the white space after it.
     """
-    if len(parts) > 1:  # A blank part has one real hypothesis, which all hypotheses of the text use.
+    if len(parts) > 1:  # A part without letters has one real hypothesis, which all hypotheses of the text use.
         found = [
-            n_best[:1] * len(n_best) if is_blank(text) else n_best
+            n_best if copy_wordless(text) is None else n_best[:1] * len(n_best)
             for n_best, (text, _) in zip(found, parts, strict=True)
         ]
     return [
         Hypothesis(
-            "".join(part.text + space for part, (_, space) in zip(hypothesis, parts, strict=True)),
+            "".join(
+                end_sentence(part.text, *source) + source[1] for part, source in zip(hypothesis, parts, strict=True)
+            ),
             None if any(part.score is None for part in hypothesis) else sum(part.score for part in hypothesis),
         )
         for hypothesis in zip(*found, strict=True)
