@@ -28,8 +28,8 @@ from .training.interruption import EXIT_CODE, Interrupted
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError, Interrupted)
 STATUSES = {Interrupted: EXIT_CODE, KeyboardInterrupt: 130}  # 130 is what a shell reports. Other errors have status 1.
 # Package -> the extra of vaswani-transformer that installs it.
-EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
-SHARED = ("train", "translate", "evaluate")  # commands whose work the processes of a launcher share
+EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "tensorboard": "tensorboard"}
+SHARED = ("train", "translate")  # commands whose work the processes of a launcher share
 PACKAGE = Path(__file__).parent
 YOU_KNOW = "translation/you_know.md"  # a table: options of other toolkits | what to use here
 # The fields of recipes are found in the source text, because importing these files takes seconds. File -> prefix.

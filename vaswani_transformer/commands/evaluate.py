@@ -5,8 +5,7 @@ vaswani evaluate --hypotheses ours.de --references newstest2014.de
 zcat theirs.de.gz | vaswani evaluate --hypotheses - --references a.de b.de
 
 The command prints scores of sacreBLEU with their signatures, and BLEU as the paper counted it. For a model it also
-prints the perplexity, the settings of the search and the fingerprint of the model. The processes of `accelerate launch`
-or torchrun share the translation.
+prints the perplexity, the settings of the search and the fingerprint of the model.
 """
 
 import argparse
@@ -105,10 +104,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     from ..files import write_json
     from ..model.pipeline_vaswani import LINE_BREAK
     from ..model.search_vaswani import SearchOptions
-    from ..translation.files import find_processes
     from ..translation.translator import translate
 
-    processes = find_processes()
     names = [args.model, *args.ensemble]
     first, *others = load_members(args)
     source, target = first.languages or find_languages(args.test) or ("en", "de")
@@ -121,13 +118,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     sources, targets = zip(*pairs, strict=True)
     references = [targets, *(list(read_lines(path)) for path in args.references)]
     options = take_given(args, *OF_SEARCH, "tokens_per_batch") | {"ensemble": [member.model for member in others]}
-    share = {name: getattr(processes, name) for name in ("process_index", "num_processes")}
-    is_hidden = None if processes.is_main_process else True
-    with tqdm(total=len(pairs), unit=" sentences", disable=is_hidden) as bar:
-        hypotheses = translate(first.model, first.tokenizer, sources, on_batch=bar.update, **share, **options)
-    processes.destroy_process_group()
-    if not processes.is_main_process:
-        return
+    with tqdm(total=len(pairs), unit=" sentences", disable=None) as bar:
+        hypotheses = translate(first.model, first.tokenizer, sources, on_batch=bar.update, **options)
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(LINE_BREAK.sub(" ", hypothesis) + "\n" for hypothesis in hypotheses)

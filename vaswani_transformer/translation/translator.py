@@ -11,7 +11,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
-from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
@@ -47,8 +46,6 @@ TEXTS_PER_CALL = 1_000  # This bounds the memory: the output of the tokenizer ha
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False) | {
     "return_dict_in_generate": True
 }
-
-COUNTS = ("num_sentences", "num_over_long", "num_cut", "num_empty")
 
 
 class Hypothesis(NamedTuple):
@@ -106,9 +103,6 @@ class Translator:
             that end inside a sentence are joined. The library sentencex finds the sentences. It needs a language: the
             source language in the model's config, or English if the config has none.
         ensemble: further models that translate together with `model`, by the mean of their probabilities.
-        process_index, num_processes: the number of this process, from 0 on, and the number of processes that share each
-            list of sentences. All of them must translate the same lists. All get all translations, and the same as one
-            process would. The counts below are those of all processes in process 0, and 0 in the others.
         generate_kwargs: arguments of `generate`.
 
     Attributes:
@@ -135,8 +129,6 @@ class Translator:
         with_scores: bool = False,
         split_sentences: bool = False,
         ensemble: Sequence[VaswaniForConditionalGeneration] = (),
-        process_index: int = 0,
-        num_processes: int = 1,
         **generate_kwargs,
     ):
         turn_off_cudnn_attention(model.device.type)
@@ -151,8 +143,6 @@ class Translator:
         self.device = model.device
         self.num_hypotheses = num_hypotheses
         self.with_scores = with_scores
-        self.process_index = process_index
-        self.num_processes = num_processes
         self.language = (find_languages(vars(model.config)) or ("en",))[0]
         self.splits_sentences = split_sentences
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
@@ -192,27 +182,16 @@ class Translator:
         copies = list(map(copy_wordless, texts))
         translations = [[]] * len(texts)
         done = 0
-        batches = self.plan(["" if copy else text for text, copy in zip(texts, copies, strict=True)])
-        for batch in batches[self.process_index :: self.num_processes]:
+        for batch in self.plan(["" if copy else text for text, copy in zip(texts, copies, strict=True)]):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
                 if copies[row]:
                     hypotheses[0] = hypotheses[0]._replace(text=copies[row])
                 translations[row] = hypotheses
             before = done * len(sentences) // len(texts)
-            # With several processes this is an estimate: the others may be faster or slower.
-            done = min(done + len(batch.rows) * self.num_processes, len(texts))
+            done += len(batch.rows)
             on_batch(done * len(sentences) // len(texts) - before)
-        if self.num_processes > 1:
-            translations = self._gather(translations)
         rest = iter(translations)
         return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_by_sentence]
-
-    def _gather(self, translations: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return the translations of all processes, each of which has some of them, and add up their counts."""
-        shares = gather_object([(translations, [getattr(self, name) for name in COUNTS])])
-        for name, counts in zip(COUNTS, zip(*(counts for _, counts in shares), strict=True), strict=True):
-            setattr(self, name, sum(counts) if self.process_index == 0 else 0)
-        return [next(filter(None, found)) for found in zip(*(share for share, _ in shares), strict=True)]
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
         """Return batches that together hold each sentence once.
@@ -325,7 +304,7 @@ def translate(
     """
     translator = Translator(model, tokenizer, **options)
     translations = [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
-    for warning in translator.find_warnings() if translator.process_index == 0 else ():
+    for warning in translator.find_warnings():
         warnings.warn(warning, stacklevel=2)
     return translations
 
