@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
     rank = os.environ.get("RANK", "0")  # among the processes of a launcher
-    if rank != "0" and (args.command not in SHARED or getattr(args, "hypotheses", None)):
+    if rank != "0" and args.command not in SHARED:
         print(
             f"vaswani {args.command}: process {rank} leaves the work, which is not shared, to process 0",
             file=sys.stderr,

@@ -49,8 +49,8 @@ def _print_recipe(args: argparse.Namespace) -> None:
     for part, count in (*counts.items(), ("sum", total)):
         print(f"{part:28}{count:14,}{count / total:9.1%}{FLOP_PER_PARAMETER * count:25.1e}")
     print(
-        f"\nThe FLOP are those of a training, 6 x parameters, if sources have as many tokens as targets. Two products of "
-        f"attention,\nQ K^T and weights V, are left out, because they have no parameters: 1 % of base at 35 tokens.\n\n"
+        f"\nThe FLOP are those of a training, 6 x parameters, if sources have as many tokens as targets. Two products\n"
+        f"of attention, Q K^T and weights V, have no parameters and are left out: 1 % of base at 35 tokens.\n\n"
         f"{FLOP_PER_PARAMETER * total * updates * tokens:.1e} FLOP  6 x parameters x target tokens: {updates:,} "
         f"updates of at most {tokens:,} tokens, padding included"
     )
