@@ -156,7 +156,7 @@ def test_prepare_names_a_recipe_that_suits_the_number_of_pairs_unless_one_is_giv
     write_lines(tmp_path / "a", WORDS)
     write_lines(tmp_path / "b", [*WORDS, "iota"])
     files = f"--train {tmp_path}/b {tmp_path}/b --dev {tmp_path}/a {tmp_path}/a --output {tmp_path}"
-    hint = "too large for 9 pairs: prepare again, in another folder, with --recipe multi30k_tiny"
+    hint = "--recipe multi30k_tiny for up to 100,000 pairs"
     assert hint in output_of(f"prepare {files}/data")
     assert hint not in output_of(f"prepare {files}/other --recipe base_en_de")
 

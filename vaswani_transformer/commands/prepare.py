@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from ..data.preparation import Corpus
 
-# (most pairs, recipe) of recipes that suit less text than the default recipe
-SMALLER_RECIPES = ((100_000, "multi30k_tiny"), (1_000_000, "everyday_en_de"))
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
@@ -131,12 +128,11 @@ def run(args: argparse.Namespace) -> None:
         tokens = f"{counts['source_tokens']:,} source and {counts['target_tokens']:,} target tokens"
         print(f"{name}: {summarise(counts)}, kept {counts['pairs']:,} pairs with {tokens}")
     languages = f"{summary['source_language']} to {summary['target_language']}"
-    pairs = summary["train"]["pairs"]
-    smaller = [name for most_pairs, name in SMALLER_RECIPES if pairs <= most_pairs]
-    if smaller and not (args.recipe or args.changes or args.keep_vocabulary or is_parser):
+    is_default = not (args.recipe or args.changes or args.keep_vocabulary or is_parser)
+    if is_default and summary["train"]["pairs"] <= 1_000_000:
         print(
-            f"The default recipe, base_en_de, is too large for {pairs:,} pairs: prepare again, in another folder, with "
-            f"--recipe {smaller[0]}"
+            "The default recipe, base_en_de, suits millions of pairs. Prepare again, in another folder, with --recipe "
+            "multi30k_tiny for up to 100,000 pairs, or --recipe everyday_en_de for up to 1,000,000."
         )
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
