@@ -87,12 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
-    rank = os.environ.get("RANK", "0")  # among the processes of a launcher
-    if rank != "0" and args.command not in SHARED:
-        print(
-            f"vaswani {args.command}: process {rank} leaves the work, which is not shared, to process 0",
-            file=sys.stderr,
-        )
+    if os.environ.get("RANK", "0") != "0" and args.command not in SHARED:  # a further process of a launcher
+        print(f"vaswani {args.command}: only the first process works, because this work is not shared", file=sys.stderr)
         return 0
     try:
         tune_memory()
@@ -141,7 +137,7 @@ def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
     option, _, value = unknown[0].partition("=")
     if not option.startswith("-"):
         return "; text is read from --input FILE, or from standard input" if "--input" in known else ""
-    name = option.lstrip("-").removeprefix("model.").replace("-", "_")
+    name = option.lstrip("-").replace("-", "_")
     value = value or "".join(unknown[1:2])
     for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
         if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):

@@ -355,9 +355,9 @@ def test_the_page_opens_on_the_head_with_the_strongest_links_or_on_the_requested
 
 
 def test_the_page_opens_on_a_requested_word_with_all_heads_or_the_requested_ones(maps):
+    place = maps.by_words().source_tokens.index("</s>")
     for heads, shown in ((None, [0, 1, 2, 3]), ([2], [2])):
         opening = json.loads(Page(build_html(maps, layer=0, heads=heads, word="</s>")).texts["scriptopening"])
-        place = maps.by_words().source_tokens.index("</s>")
         assert opening == {"kind": 0, "layer": 0, "heads": shown, "word": place}
 
 

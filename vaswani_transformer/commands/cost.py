@@ -44,15 +44,15 @@ def _print_recipe(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe, args.changes)
     counts = count_parameters(build_config(recipe.model, vocab_size=recipe.vocab_size))
     total = counts.total()
-    updates, tokens = recipe.num_updates, recipe.tokens_per_batch
+    tokens = recipe.num_updates * recipe.tokens_per_batch
     print(f"{'part':28}{'parameters':>14}{'share':>9}{'FLOP per target token':>25}")
     for part, count in (*counts.items(), ("sum", total)):
         print(f"{part:28}{count:14,}{count / total:9.1%}{FLOP_PER_PARAMETER * count:25.1e}")
     print(
         f"\nThe FLOP are those of a training, 6 x parameters, if sources have as many tokens as targets. Two products\n"
         f"of attention, Q K^T and weights V, have no parameters and are left out: 1 % of base at 35 tokens.\n\n"
-        f"{FLOP_PER_PARAMETER * total * updates * tokens:.1e} FLOP  6 x parameters x target tokens: {updates:,} "
-        f"updates of at most {tokens:,} tokens, padding included"
+        f"{FLOP_PER_PARAMETER * total * tokens:.1e} FLOP  6 x parameters x target tokens: {recipe.num_updates:,} "
+        f"updates of at most {recipe.tokens_per_batch:,} tokens, padding included"
     )
 
 

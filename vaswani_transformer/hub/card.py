@@ -150,14 +150,14 @@ def _find_base(name: str | None) -> tuple[str | None, str]:
     base, licence = None, ""
     with contextlib.suppress(OSError, ValueError):  # The model is gone, has no card, or the Hub does not answer.
         if name and Path(name).is_dir():
-            base = Path(name).resolve().name.replace(" ", "-")  # The card must not show local folders.
+            base = Path(name).resolve().name  # The card must not show local folders.
             card = find_model_folder(Path(name)) / CARD_FILE
         elif name and try_to_load_from_cache(name, "config.json"):
             base = name
             card = hf_hub_download(name, CARD_FILE)
         if base:
             licence = ModelCard(Path(card).read_text(encoding="utf-8")).data.license
-    return base, licence if isinstance(licence, str) and licence != "unknown" else ""
+    return base, "" if licence in (None, "unknown") else licence
 
 
 def _build_result(evaluation: Evaluation, score: Score) -> EvalResult:
