@@ -138,10 +138,9 @@ def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
     if not option.startswith("-"):
         return "; text is read from --input FILE, or from standard input" if "--input" in known else ""
     name = option.lstrip("-").replace("-", "_")
-    value = value or "".join(unknown[1:2])
     for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
         if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
-            return f"; did you mean --set {prefix}{name}={value}?"
+            return f"; did you mean --set {prefix}{name}={value or ''.join(unknown[1:2])}?"
     if near := get_close_matches(option, known, n=1, cutoff=0.63):
         return f"; did you mean {near[0]}?"
     row = rf"^\|[^|]*`--{re.escape(name).replace('_', '[-_]')}\b[^|]*\| (.*) \|$"

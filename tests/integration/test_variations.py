@@ -79,7 +79,7 @@ def test_an_unknown_variation_asks_for_its_file(build_translator, tiny_data, tmp
     change_json(tmp_path / "config.json", model_type="unheard_of")
     assert "name its file: --import FILE" in error_of(f"check --model {tmp_path}")
     train = f"train --data {tiny_data} --output {tmp_path}/run --recipe big_en_de"
-    for model_type in ("unheard_of", "marian", "3"):
+    for model_type in ("unheard_of", "marian"):
         assert "give --import FILE" in error_of(f"{train} --set model.model_type={model_type}")
 
 

@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> None:
         tokens = f"{counts['source_tokens']:,} source and {counts['target_tokens']:,} target tokens"
         print(f"{name}: {summarise(counts)}, kept {counts['pairs']:,} pairs with {tokens}")
     languages = f"{summary['source_language']} to {summary['target_language']}"
-    is_given = args.recipe or args.changes or args.keep_vocabulary or is_parser
-    if summary["train"]["pairs"] <= 1_000_000 and not is_given:
+    is_chosen = args.recipe or args.changes or args.keep_vocabulary
+    if summary["train"]["pairs"] <= 1_000_000 and not (is_chosen or is_parser):
         print(
             "The default recipe, base_en_de, suits millions of pairs. Prepare again, in another folder, with --recipe "
             "multi30k_tiny for up to 100,000 pairs, or --recipe everyday_en_de for up to 1,000,000."
