@@ -18,7 +18,7 @@ from ..data.batching import plan_batches
 from ..kernels.cross_entropy import find_slice_length
 from ..model.layers_vaswani import build_padding_mask
 from ..model.loss_vaswani import IGNORE_INDEX
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 from ..model.search_vaswani import SearchOptions, as_list
 
@@ -67,8 +67,9 @@ def score(
         ValueError: if a row of `labels` has no token.
     """
     search = SearchOptions.resolve(model.generation_config, **options)
-    num_padded = count_padding(labels)
-    labels = roll_rows(labels, num_padded)
+    # Padding on the left moves to the right, as the decoder needs it.
+    num_padded = (labels == IGNORE_INDEX).cumprod(dim=1).sum(dim=1, keepdim=True)
+    labels = _roll_rows(labels, num_padded)
     is_end = torch.isin(labels, labels.new_tensor(as_list(search.eos_token_id))).long()
     is_real = (labels != IGNORE_INDEX) & (is_end.cumsum(dim=-1) - is_end == 0)
     if not is_real.any(dim=-1).all():
@@ -84,10 +85,30 @@ def score(
         decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
         use_cache=False,
     )
-    token_log_probs = roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
+    token_log_probs = _roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
     lengths = is_real.sum(dim=-1)
     log_probs = token_log_probs.sum(dim=-1)
     return TranslationScores(log_probs, lengths, log_probs / search.penalise(lengths), token_log_probs)
+
+
+def _roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:
+    """Return `x` (B, T) with each row rolled to the left by its number in `shifts` (B, 1)."""
+    return x.gather(1, (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1])
+
+
+def _roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:
+    """Return `x` (B, T) with each row rolled to the left by its number in `shifts` (B, 1)."""
+    return x.gather(1, (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1])
+
+
+def _roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:
+    """Return `x` (B, T) with each row rolled to the left by its number in `shifts` (B, 1)."""
+    return x.gather(1, (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1])
+
+
+def _roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:
+    """Return `x` (B, T) with each row rolled to the left by its number in `shifts` (B, 1)."""
+    return x.gather(1, (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1])
 
 
 def _select_log_probs(model: VaswaniForConditionalGeneration, hidden_states: Tensor, labels: LongTensor) -> Tensor:
