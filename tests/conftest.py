@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+
+# Tests do not see what earlier runs left in the user's caches, and leave nothing there. Libraries read these variables
+# when they are imported.
+os.environ["HF_HOME"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
+
 from shortcuts import vaswani
 from tiny_training import PAIRS
 from transformers import PreTrainedTokenizerFast
@@ -51,6 +56,25 @@ def pytest_configure():
         return
     if shutil.disk_usage(MEMORY).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["HF_HOME"])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folder_to_start_in(tmp_path_factory):
+    """Work in an empty folder, so that no test depends on where the tests are started and what lies there."""
+    folder = tmp_path_factory.mktemp("empty")
+    with contextlib.chdir(folder):
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(folder_to_start_in):
+    """Check that a test leaves nothing in this folder, where later tests would see it."""
+    yield
+    assert not list(folder_to_start_in.iterdir())
 
 
 # No two sizes are equal, so that a test fails if two dimensions are swapped.

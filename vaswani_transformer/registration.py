@@ -24,11 +24,13 @@ AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
 # From here on, `transformers.pipeline("translation", ...)` builds a `TranslationPipeline`. transformers v5 would refuse
 # this task, because it lists it as removed: so the entry is taken out of that list. And transformers would not know
-# names with languages, such as "translation_en_to_de": so `check_task` treats them as "translation".
+# names with languages, such as "translation_en_to_de": so `check_task` treats them as "translation". It calls the
+# method of the class, because this module may be loaded again.
 registry = pipelines.PIPELINE_REGISTRY
 pipelines.REMOVED_TASKS.pop("translation", None)
-check_task = registry.check_task
-registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
+registry.check_task = lambda task: type(registry).check_task(
+    registry, "translation" if TRANSLATION_TASK.fullmatch(task) else task
+)
 # register_pipeline() would register the task too. But then save_pretrained() of a pipeline would replace the
 # `custom_pipelines` in the model's config. The names of its tasks, such as "translation_en_to_de", tell the languages
 # of the model, and would be lost.

@@ -66,6 +66,23 @@ def test_an_adapted_model_translates_like_the_merged_model(build_base, num_beams
     assert torch.equal(translated, adapted.merge_and_unload().generate(SOURCE, **options))
 
 
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 1, "do_sample": True, "top_k": 1}]
+)
+def test_each_sentence_of_a_batch_may_have_an_adapter_of_its_own(build_base, options):
+    adapted = adapt(build_base())
+    adapted.add_adapter("second", adapted.peft_config["default"])
+
+    def translate(names):
+        rows = adapted.generate(input_ids=SOURCE.repeat(2, 1), max_length_offset=3, adapter_names=names, **options)
+        return [row[row != 1].tolist() for row in rows]
+
+    names = ["default", "second", "__base__", "default"]
+    found = translate(names)
+    assert found == [translate([name] * 4)[row] for row, name in enumerate(names)]
+    assert found[0] != found[2]
+
+
 def test_an_adapter_is_saved_without_its_model(build_base, tmp_path):
     adapted = adapt(build_base())
     # Nothing that a search keeps in the model may be saved with the adapter.

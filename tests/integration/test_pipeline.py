@@ -1,5 +1,6 @@
 """The translation pipeline translates strings and lists, and works in the pipeline() of transformers."""
 
+import importlib
 import math
 import pickle
 from pathlib import Path
@@ -10,7 +11,7 @@ import transformers
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, TextStreamer
 
-from vaswani_transformer import TranslationPipeline
+from vaswani_transformer import TranslationPipeline, registration
 from vaswani_transformer import pipeline as vaswani_pipeline
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
@@ -133,6 +134,12 @@ def test_a_pipeline_returns_token_ids_text_or_both_as_asked(translate):
     assert both.keys() == ids.keys() | text.keys()
 
 
+@pytest.mark.parametrize("options", [{"num_return_sequences": 2}, {"num_beams": 1, "do_sample": True, "top_k": 1}])
+def test_a_pipeline_returns_the_same_if_generate_returns_an_object(translate, options):
+    found = translate(SENTENCES, return_dict_in_generate=True, output_scores=True, **options)
+    assert found == translate(SENTENCES, **options)
+
+
 def test_languages_that_the_model_does_not_translate_are_refused(folder, translate):
     assert translate(SENTENCES[0], src_lang="en", tgt_lang="de") == translate(SENTENCES[0])
     with pytest.raises(ValueError, match="translates from en to de; src_lang is de, tgt_lang is fr"):
@@ -178,6 +185,12 @@ def test_the_pipeline_of_transformers_works_without_trust_remote_code(folder, tr
     assert found(SENTENCES[0]) == expected
     parts = {"model": AutoModelForSeq2SeqLM.from_pretrained(folder), "tokenizer": translate.tokenizer}
     assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
+
+
+def test_a_pipeline_works_after_the_package_is_registered_again(folder, translate):
+    importlib.reload(registration)
+    found = transformers.pipeline("translation_en_to_de", model=folder, max_new_tokens=6)
+    assert found(SENTENCES) == translate(SENTENCES)
 
 
 def test_other_tasks_raise_the_errors_of_transformers(folder):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shortcuts import vaswani
 
 from vaswani_transformer.attention import alignment
-from vaswani_transformer.attention.alignment import align, attend_words, format_links, parse_links
+from vaswani_transformer.attention.alignment import align, attend_words, format_links, link_words, parse_links
 
 LINKS = st.sets(st.tuples(st.integers(0, 40), st.integers(0, 40)))
 PAIRS = [
@@ -30,9 +30,9 @@ def translator(build_translator):
 def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(monkeypatch, translator):
     model, tokenizer = translator
     weights = np.zeros((2, 1, 3, 3))  # layer 1 keeps weights of 0, so it has no links
-    # Rows are target words, columns are source words, and a link is (source word, target word). A share is a
-    # weight divided by the sum of its column. Target word 2 gives most, 0.4, to source word 2, but 0.4 / 1.5 is a share
-    # of only 0.27. For source word 1 it has a share of 0.3 / 0.5 = 0.6, so source word 1 and target word 2 are linked.
+    # Rows are target words, columns are source words, and a link is (source word, target word). A share is a weight
+    # divided by the sum of its column and 1/3. Target word 2 gives most, 0.4, to source word 2, but 0.4 / 1.83 is a
+    # share of only 0.22. For source word 1 it has a share of 0.3 / 0.83 = 0.36, so these two words are linked.
     weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
@@ -40,6 +40,17 @@ def test_a_link_joins_two_words_whose_share_of_attention_is_greatest_for_both(mo
     del model.generation_config.alignment_heads
     with pytest.warns(UserWarning, match=r"alignment_heads; using \[\[0, 0\]\]"):
         assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1), (1, 2)}] * 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "links"),
+    [
+        ([[0.1, 0.7, 0.2]], {(1, 0)}),
+        ([[0.1, 0.7, 0.2, 0], [0, 0.001, 0, 0.9]], {(1, 0), (3, 1)}),
+    ],
+)
+def test_a_word_is_linked_by_its_attention_where_no_other_word_competes(weights, links):
+    assert {(source, target) for target, source in np.argwhere(link_words(np.array(weights)))} == links
 
 
 def test_attention_between_words_does_not_depend_on_the_batch(translator):

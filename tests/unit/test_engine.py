@@ -41,7 +41,7 @@ CONFIGS = {
         "encoder_layers": 3,
         "decoder_layers": 1,
     },
-    "eager": {"attention": "eager"},
+    "eager, sinusoids beyond max_position_embeddings": {"attention": "eager", "max_position_embeddings": 1},
 }
 # The largest allowed |actual - expected| / |expected|, over all rows of a step together. Rows are not compared one by
 # one, because in bfloat16 one of twelve rows differed by 0.34 of its norm on one processor, where attention weights

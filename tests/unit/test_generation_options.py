@@ -10,7 +10,7 @@ import torch
 from shortcuts import each_case
 from tiny_training import assert_close
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.generation import (
     BaseStreamer,
     ForcedEOSTokenLogitsProcessor,
@@ -274,14 +274,31 @@ def test_a_cache_that_holds_the_first_tokens_of_the_prompt_changes_nothing(model
     assert torch.equal(model.generate(SOURCE, past_key_values=cache, **options), expected)
 
 
-def test_forward_is_no_longer_called_for_sentences_that_have_ended(model):
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_sentences_that_have_ended_leave_the_batch_unless_a_hook_or_an_argument_may_know_their_rows(
+    model, monkeypatch, num_beams
+):
     sizes = []
-    count = model.register_forward_pre_hook(
-        lambda _, args, inputs: sizes.append(len(inputs["decoder_input_ids"])), with_kwargs=True
-    )
-    model.generate(SOURCE, max_length_offset=1, num_beams=2)
-    count.remove()
-    assert sizes[-1] < sizes[0] == 2 * len(SOURCE)
+
+    class Recorder(VaswaniForConditionalGeneration):
+        faster = None
+
+        def forward(self, *args, domains=None, **kwargs):
+            sizes.append(len(kwargs["decoder_input_ids"]))
+            return super().forward(*args, **kwargs)
+
+    monkeypatch.setattr(model, "__class__", Recorder)
+    options = {"max_length_offset": 1, "num_beams": num_beams}
+    expected = model.generate(SOURCE, **options)
+    assert sizes[-1] < sizes[0] == num_beams * len(SOURCE)
+    sizes.clear()
+    assert torch.equal(model.generate(SOURCE, **options, domains=["news"] * len(SOURCE)), expected)
+    layer = model.get_decoder().layers[0]
+    for register in (layer.register_forward_hook, layer.feed_forward.register_forward_pre_hook):
+        with_hook = register(lambda *_: None)
+        assert torch.equal(model.generate(SOURCE, **options), expected)
+        with_hook.remove()
+    assert set(sizes) == {num_beams * len(SOURCE)}
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -335,10 +352,27 @@ def test_alpha_has_the_same_bounds_in_searches_and_recipes():
     assert BOUNDS["length_penalty"] == Number(-MOST_ALPHA, MOST_ALPHA)
 
 
-def test_flex_attention_on_a_cpu_is_refused_before_it_compiles(build_tiny_model):
-    model = build_tiny_model(attention="flex_attention")
-    with pytest.raises(ValueError, match="flex_attention decodes with a cache on GPUs only: load the model with"):
-        model.generate(torch.tensor([[5, 6, 2]]), num_beams=1)
+@pytest.mark.parametrize(
+    ("attention", "options"),
+    [
+        ("flex_attention", {}),
+        ("sdpa", {"cache_implementation": "offloaded"}),
+        ("sdpa", {"cache_implementation": "offloaded_static", "num_beams": 1, "do_sample": True}),
+    ],
+)
+def test_what_needs_a_gpu_is_refused_on_a_cpu(build_tiny_model, attention, options):
+    model = build_tiny_model(attention=attention)
+    with pytest.raises(ValueError, match="flex_attention and offloaded caches need a GPU: load the model with"):
+        model.generate(SOURCE, **options)
+
+
+def test_a_static_cache_that_may_be_too_short_is_refused(model):
+    config = model.config.get_text_config(decoder=True)
+    options = {"num_beams": 1, "max_length_offset": None, "max_new_tokens": 4}
+    expected = model.generate(SOURCE, **options)
+    assert torch.equal(model.generate(SOURCE, **options, past_key_values=StaticCache(config, 4)), expected)
+    with pytest.raises(ValueError, match="a cache of 3 tokens is too short for 4: lower max_new_tokens"):
+        model.generate(SOURCE, **options, past_key_values=StaticCache(config, 3))
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "length_penalty": 2.0}, {"temperature": 3.0}])

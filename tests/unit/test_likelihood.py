@@ -21,6 +21,13 @@ def model(build_ending_model):
     return build_ending_model(end_bias=4.0, max_length_offset=6, decoder_layers=2)
 
 
+@pytest.fixture(params=[torch.float32, torch.bfloat16])
+def default_dtype(request):
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 # Tokens
 
 
@@ -30,7 +37,8 @@ def model(build_ending_model):
     ids=str,
 )
 @pytest.mark.parametrize("count", [1, 4])
-def test_score_agrees_with_the_scores_of_a_search(model, count, options):
+@pytest.mark.usefixtures("default_dtype")
+def test_score_agrees_with_the_scores_of_a_search_whatever_the_default_dtype_of_torch_is(model, count, options):
     found = model.generate(SOURCE, num_return_sequences=count, return_dict_in_generate=True, **options)
     scores = score(model, SOURCE, found.sequences[:, 1:], **options).scores
     assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)

@@ -1,8 +1,12 @@
 """The log of a run, and the trackers that get its numbers."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import pytest
 from accelerate import Accelerator
-from accelerate.tracking import GeneralTracker
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+from tiny_training import TINY, train
 
 from vaswani_transformer.training.log import Log, read_log
 
@@ -78,6 +82,15 @@ def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
     assert not curve.points
     assert not capsys.readouterr().err
+
+
+def test_a_tracker_that_is_installed_gets_the_numbers_of_a_run(tiny_data, tmp_path, monkeypatch):
+    curve = Curve()
+    build = Mock(return_value=curve, requires_logging_directory=False)
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "curve", build)
+    train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1, report_to="curve")
+    assert [{"update": update} | numbers for update, numbers in curve.points] == read_log(tmp_path)
+    assert curve.points
 
 
 def test_a_resumed_run_sends_kept_and_new_lines_to_its_trackers_and_removes_old_files_of_tensorboard(tmp_path):

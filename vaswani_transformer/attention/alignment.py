@@ -8,11 +8,12 @@ word. The attention of a target word is taken from the step in which the decoder
 after the decoder has written the word (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine
 Translation"). Let A (target words, source words) be the attention weights, summed over sub-words. Then
 
-    share[t, s] = A[t, s] / sum of A[:, s]
+    share[t, s] = A[t, s] / (1 / S + sum of A[:, s])
 
 and a link joins t and s if share[t, s] is the greatest share in row t and also in column s. Some source words, such as
 punctuation, get attention from many target words. Without the division, these source words would win links that should
-join other source words.
+join other source words. The sum counts one more target word, which attends evenly to the S source words. Without it,
+all shares of a single target word would be 1, and so would those of source words to which no other word attends.
 """
 
 import re
@@ -81,8 +82,7 @@ def link_words(weights: np.ndarray) -> np.ndarray:
     Args:
         weights: (..., target words, source words). The result has this shape.
     """
-    totals = weights.sum(axis=-2, keepdims=True)
-    share = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
+    share = weights / (1 / max(1, weights.shape[-1]) + weights.sum(axis=-2, keepdims=True))
     return find_mutual_best(share) & (share > 0)  # A word without tokens has weight 0, and no link.
 
 

@@ -88,7 +88,7 @@ def score(
     token_log_probs = _roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
     lengths = is_real.sum(dim=-1)
     log_probs = token_log_probs.sum(dim=-1)
-    return TranslationScores(log_probs, lengths, log_probs / search.penalise(lengths), token_log_probs)
+    return TranslationScores(log_probs, lengths, log_probs / search.penalise(lengths.float()), token_log_probs)
 
 
 def _roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:

@@ -288,9 +288,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
         records = call.options.start_records()
         # Sentences whose search has ended leave the batch, and other rows move up. This must not happen if something
-        # may depend on the places of the rows: hooks, processors, criteria, records, or a cache that the caller sees.
-        may_see_cache = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
-        shows_cache = may_see_cache and getattr(steps, "cache", None) is not None
+        # may depend on the places of the rows: processors, criteria, records, hooks, further arguments of `forward`, or
+        # a cache that the caller sees.
+        has_places = isinstance(steps, ForwardSteps) and (
+            is_hooked or call.options.return_dict_in_generate or call.model_kwargs
+        )
 
         def is_right() -> bool:
             by_forward = encoded if engine is None else model._encode(call.source, {})
@@ -304,7 +306,7 @@ class VaswaniGenerationMixin(GenerationMixin):
                 processors=processors,
                 criteria=criteria,
                 records=records,
-                may_evict=not (call.synced_gpus or records or criteria or processors or shows_cache or is_hooked),
+                may_evict=not (call.synced_gpus or records or criteria or processors or has_places),
                 continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
                 witness=witness,
             )
@@ -345,10 +347,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         source = _take_source(inputs, model_kwargs, self.config, self.device)
         device = source.states.device
         self._prepare_special_tokens(config, device=device)
-        if device.type == "cpu" and config.use_cache and self.config._attn_implementation == "flex_attention":
+        if (
+            device.type == "cpu"
+            and config.use_cache
+            and (self.config._attn_implementation == "flex_attention" or "offload" in str(config.cache_implementation))
+        ):
             raise ValueError(
-                "flex_attention decodes with a cache on GPUs only: load the model with attn_implementation='sdpa', or "
-                "pass use_cache=False."
+                "flex_attention and offloaded caches need a GPU: load the model with 'sdpa', or pass use_cache=False."
             )
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
         limits, must_end = options.find_limits(
@@ -514,6 +519,10 @@ class VaswaniGenerationMixin(GenerationMixin):
             cache = holder[CACHE]
             if not isinstance(cache, EncoderDecoderCache):
                 cache = EncoderDecoderCache(cache, DynamicCache())
+            if 0 < cache.get_max_length(0) < num_tokens:
+                raise ValueError(
+                    f"a cache of {cache.get_max_length(0)} tokens is too short for {num_tokens}: lower max_new_tokens."
+                )
         forward = None
         if (
             cache is not None

@@ -212,13 +212,14 @@ class BeamSearch:
         history = torch.stack((prompt, torch.full_like(prompt, -1)))[:, :, None]
         self.history = history.expand(-1, -1, self.num_beams, -1)
         # All beams start equal, so only the first may grow. Otherwise the b best continuations would all be equal.
-        self.scores = torch.full((num_sentences, self.num_beams), -torch.inf, device=prompt.device)
+        float_limits = limits.float()  # Scores are in float32, whatever the default dtype is.
+        self.limit_penalties = options.penalise(float_limits)
+        self.scores = float_limits.new_full((num_sentences, self.num_beams), -torch.inf)
         self.scores[:, 0] = 0.0
-        self.limit_penalties = options.penalise(limits)
 
         # With the exact bound, only the hypotheses to return are kept: worse ones do not affect when a search ends.
         num_kept = options.num_return_sequences if options.early_stopping == "never" else self.num_beams
-        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=prompt.device)
+        self.kept_scores = float_limits.new_full((num_sentences, num_kept), -torch.inf)
         self.kept_history = history.expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
         # Kept scores and histories of all B sentences. Those of the L sentences are copied here when sentences leave
         # the search, and at the end.
@@ -445,7 +446,7 @@ def run_search(
     """
     all_done = False
     last_limit = max(search.limit_lengths)
-    records = {} if records is None else records
+    records = records or {}
     while continues(all_done):
         logits = steps(search.flat_tokens) if search.length else logits
         if witness is not None:
@@ -640,6 +641,8 @@ class ForwardSteps:
             # four-dimensional, but the model computes positions from a two-dimensional mask. So the given mask takes
             # its place.
             inputs["decoder_attention_mask"] = mask
+            # An adapter of peft replaces the cache by its prefix, under the old name.
+            inputs[CACHE] = inputs.pop("past_key_values", inputs.get(CACHE))
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
         return forward(**inputs, return_dict=True)
