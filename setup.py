@@ -5,7 +5,7 @@ from setuptools import find_packages, setup
 
 PLOTS = ["matplotlib>=3.10"]
 TENSORBOARD = ["tensorboard>=2.19"]
-EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.31", "onnxscript>=0.6"]
+EXPORT = ["ctranslate2>=4.7"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
 LINK_TO_A_FILE = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # leads nowhere outside the repository
 

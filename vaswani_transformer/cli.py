@@ -6,13 +6,17 @@ vaswani translate --model runs/base --input test.en --output test.hyp.de
 """
 
 import argparse
+import contextlib
 import io
 import os
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from importlib import import_module
+from importlib import import_module, reload
+from importlib.util import find_spec
+from pathlib import Path
 
 from . import __version__
 from .commands import COMMANDS
@@ -24,7 +28,12 @@ from .training.interruption import EXIT_CODE, Interrupted
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError, Interrupted)
 STATUSES = {Interrupted: EXIT_CODE, KeyboardInterrupt: 130}  # 130 is what a shell reports. Other errors have status 1.
 # Package -> the extra of vaswani-transformer that installs it.
-EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
+EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "tensorboard": "tensorboard"}
+SHARED = ("train", "translate")  # commands whose work the processes of a launcher share
+PACKAGE = Path(__file__).parent
+YOU_KNOW = "translation/you_know.md"  # a table: options of other toolkits | what to use here
+# The fields of recipes are found in the source text, because importing these files takes seconds. File -> prefix.
+FIELDS_OF_RECIPES = {"training/recipes.py": "", "model/configuration_vaswani.py": "model."}
 
 
 class Messages(io.FileIO):
@@ -46,11 +55,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show where in the code an error arose")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, module in COMMANDS.items():
-        text = module.__doc__
+        text = module.__doc__ or ""  # `python -OO` removes docstrings.
         command = commands.add_parser(
             name, help=text.partition("\n")[0], description=text, formatter_class=formatter, allow_abbrev=False
         )
         module.add_arguments(command)
+        command.add_argument(
+            "--import", type=Path, metavar="FILE", help="first run this Python file of yours: a variation of the model"
+        )
         command.set_defaults(module=module, parser=command)
     return parser
 
@@ -61,20 +73,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     For an error, print one line on standard error. With --debug, raise the error instead.
     """
     _prepare_streams()
-    args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
+    parser = build_parser()
+    words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name not in COMMANDS and (near := get_close_matches(name, COMMANDS, n=1)):
+        parser.error(f"there is no command {name!r}; did you mean {near[0]!r}?")
+    args, unknown = parser.parse_known_args(words)
     if unknown:
-        options = [text.partition("=")[0] for text in unknown if text.startswith("-")]
-        known = args.parser._option_string_actions
-        near = [found for name in options for found in get_close_matches(name, known, n=1, cutoff=0.63)]
-        advice = f"; did you mean {' '.join(near)}?" if near else ""
-        if not options and "--input" in known:
-            advice = "; text is read from --input FILE, or from standard input"
+        advice = _advise(unknown, args.parser._option_string_actions)
         args.parser.error(
             f"unrecognized arguments: {' '.join(unknown)}{advice} (options of other toolkits: "
-            f"vaswani_transformer/translation/you_know.md)"
+            f"{PACKAGE.name}/{YOU_KNOW})"
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
+    rank = os.environ.get("RANK", "0")  # among the processes of a launcher
+    if rank != "0" and (args.command not in SHARED or getattr(args, "hypotheses", None)):
+        print(
+            f"vaswani {args.command}: process {rank} leaves the work, which is not shared, to process 0",
+            file=sys.stderr,
+        )
+        return 0
     try:
         tune_memory()
         warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
@@ -83,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_module(".registration", __package__)
         # Otherwise transformers shows progress bars while it loads and saves weights.
         import_module("transformers").utils.logging.disable_progress_bar()
+        if file := getattr(args, "import"):
+            _import_file(file)
         args.module.run(args)
         sys.stdout.flush()  # A full disk or a closed pipe can be explained here, but not at exit.
     except BrokenPipeError:
@@ -95,6 +116,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vaswani {args.command}: {' '.join(_explain(error, args).split())}", file=sys.stderr)
         return STATUSES.get(type(error), 1)
     return 0
+
+
+def _import_file(path: Path) -> None:
+    """Import the user's file at `path`. What it prints goes to standard error, apart from the output of the command.
+
+    Raises:
+        FileNotFoundError: if there is no such Python file.
+        ValueError: if the name of the file is no name for a module, or the name of another one.
+    """
+    path = path.resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise FileNotFoundError(f"there is no Python file {path}: --import names a file whose name ends in .py.")
+    sys.path.append(str(path.parent))
+    found = find_spec(path.stem) if path.stem.isidentifier() else None
+    if found is None or Path(str(found.origin)).resolve() != path:
+        raise ValueError(f"{path.name} cannot be imported, or is the name of another module, too: rename {path}.")
+    # For the command line, __init__.py has left out the public names. The file may import them.
+    sys.modules.pop("vaswani_cli", None)
+    reload(sys.modules[__package__])
+    with contextlib.redirect_stdout(sys.stderr):
+        import_module(path.stem)
+
+
+def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
+    """Return advice about the words that a command with the options `known` does not know; "" if there is none."""
+    options = [place for place, word in enumerate(unknown) if word.startswith("-")]
+    if not options and "--input" in known:
+        return "; text is read from --input FILE, or from standard input"
+    for place in options:
+        option, _, value = unknown[place].partition("=")
+        name = option.lstrip("-").removeprefix("model.").replace("-", "_")
+        value = value or "".join(word for word in unknown[place + 1 : place + 2] if word[:1] != "-") or "..."
+        for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
+            if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
+                return f"; did you mean --set {prefix}{name}={value}?"
+        if near := get_close_matches(option, known, n=1, cutoff=0.63):
+            return f"; did you mean {near[0]}?"
+        for row in (PACKAGE / YOU_KNOW).read_text("utf-8").splitlines():
+            _, theirs, ours, *_ = [*row.split("|"), "", ""]
+            if re.search(rf"`__{re.escape(name)}\b", theirs.replace("-", "_")):
+                return "; here: " + re.sub(r"\[(.*?)\]\(.*?\)", r"\1", ours.strip())
+    return ""
 
 
 def _prepare_streams() -> None:
@@ -124,8 +187,9 @@ def _explain(error: BaseException, args: argparse.Namespace) -> str:
         return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}."
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return f'{reason}: pip install -c constraints.txt -e ".[{extra}]" in the folder of the repository'
-    if kind == "ConnectError":  # of httpx, which huggingface_hub uses
-        return f"the Hugging Face Hub does not answer ({reason}): check the network connection."
+    if type(error).__module__.startswith("http"):  # httpx, which huggingface_hub uses
+        lost = "the Hugging Face Hub does not answer, or the connection was lost"
+        return f"{lost} ({kind}: {reason}): check the network, and repeat the command."
     if isinstance(error, USER_ERRORS) and reason:
         return reason
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)"

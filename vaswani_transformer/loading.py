@@ -3,7 +3,10 @@
 import contextlib
 import filecmp
 import hashlib
+import re
+import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,14 +36,23 @@ logger = logging.get_logger(__name__)
 def check_place(name: str | Path) -> None:
     """Raise a FileNotFoundError if `name` is neither a folder nor a Hub id.
 
-    A Hub id has the form owner/name, where no folder "owner" exists. Any other name is taken for a mistyped folder. The
-    Hub is not asked for such a name, because a request without a network takes a minute.
+    A Hub id has the form owner/name, where no folder "owner" exists. Any other name is taken for a mistyped folder, and
+    so is a name that differs from an existing folder by a letter or two of "owner". The Hub is not asked for such a
+    name, because a request without a network takes a minute.
     """
     path = Path(name)
     if path.is_file():
         raise FileNotFoundError(f"{name} is a file; name the folder of a model or a run, or a Hub id.")
-    if not path.is_dir() and (len(path.parts) != 2 or path.parent.is_dir()):
-        raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
+    if path.is_dir():
+        return
+    near = []
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not path.parent.is_dir():
+        owners = [found.parent.name for found in Path().glob(f"*/{path.name}")]
+        near = get_close_matches(path.parent.name, owners, n=1, cutoff=0.85)
+        if not near:
+            return
+    hint = f" (did you mean {near[0]}/{path.name}?)" if near else ""
+    raise FileNotFoundError(f"{name} does not exist{hint}; name a model folder, a run folder or a Hub id.")
 
 
 class Loaded(NamedTuple):
@@ -79,14 +91,14 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         with naming_damage(name):
             folder = Path(hf_hub_download(str(name), "config.json")).parent
         revision = folder.name  # Model and tokenizer are loaded from this commit.
-    if change := find_changed_code(folder):
-        logger.warning(
-            f"{change}. `vaswani check --model {name}` says whether the model still translates as when it was saved."
-        )
     with _refusing_changes(folder):
         model = _load_model(str(name), revision=revision, **options)
         tokenizer = load_tokenizer(name, revision=revision)
         fingerprint = fingerprint_model(folder)
+    if change := find_changed_code(folder, model):
+        logger.warning(
+            f"{change}. `vaswani check --model {name}` says whether the model still translates as when it was saved."
+        )
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(
             f"the files of {name} do not belong together: the tokenizer has {len(tokenizer)} entries, the model "
@@ -122,13 +134,13 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
     return model
 
 
-def find_changed_code(folder: Path) -> str:
-    """Return in words which code of the model in `folder` differs from the installed code; "" if none does.
+def find_changed_code(folder: Path, model: VaswaniForConditionalGeneration) -> str:
+    """Return in words which code in `folder` differs from the installed code of `model`; "" if none does.
 
     Beside the weights lies the code with which the model was saved. The package never runs the code in `folder`.
     """
-    for module in (layers_vaswani, modeling_vaswani):
-        installed = Path(module.__file__)
+    for module in (layers_vaswani, modeling_vaswani, sys.modules[type(model).__module__]):
+        installed = Path(getattr(module, "__file__", ""))  # The class of a variation may come from a notebook.
         saved = folder / installed.name
         if saved.is_file() and not filecmp.cmp(saved, installed, shallow=False):
             return f"the model was saved with other code than the installed code. The installed code runs, not {saved}"
@@ -231,14 +243,19 @@ def naming_damage(name: str | Path) -> Iterator[None]:
         raise
     except BaseException as error:
         # tokenizers, which is written in Rust, may end by a PanicException. This class is no Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        is_fatal = not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+        if is_fatal or type(error).__module__.startswith("http"):  # httpx: the connection to the Hub was lost
             raise
         reason = (
             f"holds a damaged file, or a file that the installed version of transformers cannot read "
             f"({type(error).__name__}: {error}); copy the model again, or update transformers."
         )
-        if "trust_remote_code" in str(error):  # transformers has no class for this error.
-            reason = "can only be read by the Python code that comes with it, and such code is not run."
+        # transformers has no class for these two errors.
+        if "trust_remote_code" in str(error) or "does not recognize this architecture" in str(error):
+            reason = (
+                "can only be read by the Python code of its model, and code that comes with a model is not run. If "
+                "the model is a variation of your own, name its file: --import FILE."
+            )
         raise ValueError(f"{name} {reason}") from error
 
 

@@ -32,7 +32,9 @@ STUBS = {
     [
         ("", 3, []),  # the training failed, so the job is not queued again
         ("USR1", 0, ["scancel --signal=TERM 17"]),  # the training was finished, so the job is not queued again
+        # torchrun ends with status 1 after a stop, and the training with 75: the job is queued again
         ("USR1", 1, ["scancel --signal=TERM 17", "scontrol requeue 17"]),
+        ("USR1", 75, ["scancel --signal=TERM 17", "scontrol requeue 17"]),
     ],
 )
 def test_the_slurm_job_starts_training_and_is_queued_again_only_if_time_runs_out_before_training_ends(

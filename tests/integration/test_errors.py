@@ -6,9 +6,10 @@ from argparse import ArgumentTypeError
 from unittest import mock
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 from shortcuts import vaswani
 
-from vaswani_transformer import cli
+from vaswani_transformer import cli, loading
 from vaswani_transformer.bounds import SEARCH_BOUNDS, Number
 from vaswani_transformer.training import recipes
 
@@ -22,6 +23,7 @@ def working_folder(build_translator, tmp_path, monkeypatch):
     (tmp_path / "deep").write_text("[" * 9_999)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "runs/best").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
     return tmp_path
@@ -40,6 +42,8 @@ PREPARE = "prepare --dev text text --output data --train"
         ("convert --from marian --model empty --output y", "config.json"),
         ("convert --from fairseq --model model --output y", "model is a folder: name the checkpoint in it"),
         ("translate --model model/gone", "model/gone does not exist; name a model folder"),
+        *((f"translate --model {name}", f"{name} does not exist; name") for name in ("./a/b", "~/a", "a/b:c", "a/b/c")),
+        ("translate --model run/best", "run/best does not exist (did you mean runs/best?); name a model folder"),
         (f"{PREPARE} gone.en gone.de", "there is no file gone.en: name a text file"),
         ("translate --model model --input empty", "empty is a folder: name a text file"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),
@@ -84,6 +88,15 @@ def test_after_a_full_disk_the_same_command_may_be_repeated_and_all_may_read_the
     vaswani(f"{command} result")
     modes = {path.stat().st_mode for path in (working_folder / "text", *(working_folder / "result").iterdir())}
     assert len(modes) == 1  # that of any new file
+
+
+@pytest.mark.parametrize("kind", ["ConnectError", "ReadTimeout", "RemoteProtocolError"])
+def test_a_lost_connection_to_the_hub_is_told_as_such(working_folder, monkeypatch, error_of, kind):
+    httpx = sys.modules[HfHubHTTPError.__mro__[1].__module__]  # the client of huggingface_hub, httpx or httpx2
+    lost = getattr(httpx, kind)("peer closed")
+    monkeypatch.setattr(loading.AutoTokenizer, "from_pretrained", mock.Mock(side_effect=lost))
+    message = f"does not answer, or the connection was lost ({kind}: peer closed): check the network"
+    assert message in error_of(TRANSLATE)
 
 
 def test_an_option_has_the_same_bounds_as_the_field_of_this_name_in_recipes_or_generation_configs():

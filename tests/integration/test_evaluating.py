@@ -1,6 +1,9 @@
 """`vaswani evaluate` scores the translations of a model, or of a file."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from shortcuts import read_json, vaswani, write_lines
@@ -77,6 +80,18 @@ def test_the_printed_fingerprint_belongs_to_the_scored_model_even_if_training_en
     printed = capsys.readouterr()
     assert printed.out.endswith(f"fingerprint {fingerprint}\n")
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
+
+
+@pytest.mark.slow
+def test_of_two_processes_only_the_first_evaluates(model, tmp_path, output_of):
+    write_lines(tmp_path / "test.de", REFERENCES)
+    command = f"evaluate --model {model} --test {tmp_path}/test.de {tmp_path}/test.de --max_length_offset 2"
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node 2 -m vaswani_transformer"
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    run = [sys.executable, *torchrun.split(), *command.split()]
+    done = subprocess.run(run, env=environment, check=True, capture_output=True, text=True, timeout=900)
+    assert done.stdout == output_of(command)
+    assert done.stderr.count("process 1 leaves the work, which is not shared, to process 0") == 1
 
 
 def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(model, tmp_path, evaluate):

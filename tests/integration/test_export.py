@@ -1,13 +1,11 @@
-"""Exported models translate like the model, in CTranslate2 and in onnxruntime."""
+"""Exported models translate like the model, in CTranslate2."""
 
 import copy
-import os
 import re
 from contextlib import chdir
 from pathlib import Path
 
 import ctranslate2
-import onnxruntime
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
@@ -15,8 +13,7 @@ from shortcuts import read_json
 from tiny_training import assert_close
 
 from vaswani_transformer import train_tokenizer
-from vaswani_transformer.export import ctranslate2_converter, onnx_export
-from vaswani_transformer.loading import load_tokenizer
+from vaswani_transformer.export import ctranslate2_converter
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
 # Fields of the config that change what the model computes, each with another value than in the paper.
@@ -122,7 +119,7 @@ def run_readme(name: str, export: Path, folder: Path) -> dict:
         export: the folder of the exported model.
         folder: the folder in which the block runs.
     """
-    readme = Path(onnx_export.__file__).with_name("README.md").read_text(encoding="utf-8")
+    readme = Path(ctranslate2_converter.__file__).with_name("README.md").read_text(encoding="utf-8")
     [block] = [block for block in re.findall(r"```py\n(.*?)```", readme, re.DOTALL) if f'exports/{name}"' in block]
     (folder / "exports").mkdir()
     (folder / "exports" / name).symlink_to(export)
@@ -182,67 +179,3 @@ def test_the_export_command_prints_the_search_settings_of_the_model(saved_model,
         assert setting in printed
     assert "_id=" not in printed
     assert len(translate_ids(ctranslate2.Translator(output), tokenizer, SENTENCES)) == len(SENTENCES)
-
-
-GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
-ONNX_MODELS = {"plain": {"d_k": 5}, "window": {"attention_window": 3, "position_embedding_type": "learned"}}
-
-
-@pytest.fixture(scope="module", params=ONNX_MODELS)
-def onnx_model(request, build_model, tokenizer, tmp_path_factory):
-    """Return a model and the folder of its ONNX graphs. Writing the graphs takes half a minute."""
-    model = build_model(**ONNX_MODELS[request.param])
-    folder = tmp_path_factory.mktemp("onnx")
-    onnx_export.export_model(model, tokenizer, folder)
-    return model, folder
-
-
-@torch.no_grad()
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "sentences", [SENTENCES, ["two"], [" ".join(SENTENCES * 4), "two", "a dog runs"]], ids=["batch", "one", "long"]
-)
-def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentences):
-    model, folder = onnx_model
-    inputs = tokenizer(sentences, padding=True, return_tensors="pt")
-    encoder, step, later_step = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS)
-    cache = {"encoder_hidden_states": encoder.run(None, {name: ids.numpy() for name, ids in inputs.items()})[0]}
-    tokens = torch.full((len(sentences), 1), model.config.decoder_start_token_id)
-    logits = []
-    for _ in range(12):
-        given = {"input_ids": tokens[:, -1:].numpy(), "encoder_attention_mask": inputs.attention_mask.numpy(), **cache}
-        names = [output.name.replace("present", "past_key_values") for output in step.get_outputs()]
-        found = dict(zip(names, step.run(None, given), strict=True))
-        logits.append(torch.from_numpy(found.pop("logits")))
-        tokens = torch.cat([tokens, logits[-1].argmax(dim=-1)], dim=1)
-        cache, step = cache | found, later_step
-        cache.pop("encoder_hidden_states", None)
-    expected = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
-    assert_close(torch.cat(logits, dim=1), expected, tolerance=1e-4)
-
-
-@pytest.mark.slow
-def test_the_search_in_the_readme_finds_the_tokens_of_greedy_search(onnx_model, tokenizer, tmp_path):
-    model, folder = onnx_model
-    values = run_readme("mine_onnx", folder, tmp_path)
-    expected = model.generate(**tokenizer("A dog runs.", return_tensors="pt"), num_beams=1, max_new_tokens=60)[0]
-    assert len(values["tokens"]) > 5
-    assert values["tokens"] == expected.tolist()[: len(values["tokens"])]
-
-
-@pytest.mark.slow
-def test_onnx_export_names_inputs_and_outputs_as_optimum_does_and_saves_the_tokenizer(onnx_model, tokenizer):
-    _, folder = onnx_model
-    assert {"config.json", "generation_config.json"} <= set(os.listdir(folder))
-    sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
-    found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]
-    kinds = ("key", "value")
-    pairs = [f"{layer}.{side}.{kind}" for layer in (0, 1) for side in ("decoder", "encoder") for kind in kinds]
-    past, present = ([f"{prefix}.{pair}" for pair in pairs] for prefix in ("past_key_values", "present"))
-    decoder_present = [name for name in present if "decoder" in name]
-    assert found == [
-        ["input_ids", "attention_mask", "last_hidden_state"],
-        ["encoder_attention_mask", "input_ids", "encoder_hidden_states", "logits", *present],
-        ["encoder_attention_mask", "input_ids", *past, "logits", *decoder_present],
-    ]
-    assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()

@@ -92,7 +92,7 @@ def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, erro
         write_lines(tmp_path / name, [f"a dog runs {name}"])
     # If transformers asked on standard input whether to run the code, it would read "1" as yes.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
-    message = "can only be read by the Python code that comes with it, and such code is not run"
+    message = "can only be read by the Python code of its model, and code that comes with a model is not run"
     assert message in error_of(f"{command} {folder}")
     assert sys.stdin.read() == "1\nThe dog runs.\n"
     with pytest.raises(ValueError, match="needs code that lies beside it"):

@@ -89,7 +89,7 @@ def test_compressed_files_and_pipes_give_the_same_translations(model_folder, tex
 
 def test_each_option_that_changes_the_output_of_translate_is_compared_before_work_continues():
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
-    compared_by_content = {"model", "ensemble"}
+    compared_by_content = {"model", "ensemble", "import"}
     names_of_files = {"input", "output", "alignments"}
     assert options - {"command", "debug", "module", "parser"} == {*OF_OUTPUT} | compared_by_content | names_of_files
 

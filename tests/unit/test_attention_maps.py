@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import matplotlib.image
 import numpy as np
 import pytest
 import torch
@@ -271,6 +272,16 @@ def test_kind_layer_heads_and_word_of_a_drawing_can_be_chosen(maps, tmp_path, vi
     assert f">{title}</text>" in paths[0].read_text(encoding="utf-8")
 
 
+def test_the_format_of_a_picture_and_the_resolution_of_a_png_can_be_chosen(maps, tmp_path):
+    widths = []
+    for dpi in ("figure", 300):
+        with matplotlib.rc_context({"savefig.dpi": dpi}):
+            [path] = draw_layer(maps, tmp_path, formats=["png"])
+        widths.append(matplotlib.image.imread(path).shape[1])
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
+    assert {path.suffix for path in draw_figures(maps, tmp_path, formats=["svg"])} == {".svg"}
+
+
 def test_drawing_a_missing_word_is_refused(maps, tmp_path):
     with pytest.raises(ValueError, match="the sentence has no word 'cat' to draw: choose one of "):
         draw_layer(maps, tmp_path, word="cat")
@@ -341,7 +352,16 @@ def test_the_page_stores_every_weight_to_within_half_an_8_bit_step(maps):
 def test_the_page_opens_on_the_head_with_the_strongest_links_or_on_the_requested_heads(maps, view, kind, layer, heads):
     maps.encoder[1, 2, 0, 1] = maps.cross[0, 1, 0, 1] = 3.0
     opening = json.loads(Page(build_html(maps, **view)).texts["scriptopening"])
-    assert opening == {"kind": kind, "layer": layer, "heads": heads}
+    assert opening == {"kind": kind, "layer": layer, "heads": heads, "word": None}
+
+
+def test_the_page_opens_on_a_requested_word_with_all_heads_or_the_requested_ones(maps):
+    for heads, shown in ((None, [0, 1, 2, 3]), ([2], [2])):
+        opening = json.loads(Page(build_html(maps, layer=0, heads=heads, word="</s>")).texts["scriptopening"])
+        place = maps.by_words().view("encoder")[0].index("</s>")
+        assert opening == {"kind": 0, "layer": 0, "heads": shown, "word": place}
+    with pytest.raises(ValueError, match="the sentence has no word 'cat' to draw"):
+        build_html(maps, word="cat")
 
 
 def test_self_attention_links_join_different_words(maps):

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from shortcuts import change_json, vaswani, write_lines
 from tiny_training import DESCRIPTION
 
+from vaswani_transformer.hub import card as card_module
 from vaswani_transformer.hub.card import build_card, read_scores
 from vaswani_transformer.loading import fingerprint_model
 
@@ -172,6 +173,30 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
     for table in re.findall(r"(?:^\|.*\n)+", card, re.MULTILINE):
         rows = re.sub(r"\\\|", "", table).splitlines()
         assert {row.count("|") for row in rows} == {rows[0].count("|")}
+
+
+@pytest.mark.parametrize(("given", "licence"), [("", "cc-by-4.0"), ("mit", "mit")])
+def test_a_card_names_the_base_model_and_its_licence_unless_another_is_given(run, tmp_path, given, licence):
+    base = tmp_path / "everyday"
+    base.mkdir()
+    for text, expected in (("---\nlicense: cc-by-4.0\n---\n", licence), ("no metadata", given or "unknown")):
+        (base / "README.md").write_text(text)
+        change_json(run / "recipe.json", init_from=str(base), init_fingerprint=5)
+        card = build_card(run, license=given)
+        data = ModelCard(card).data
+        assert (data.base_model, data.license) == ("everyday", expected)
+        assert ("as of the model that training began with" in card) == (expected == "cc-by-4.0")
+        assert str(tmp_path) not in card
+
+
+def test_the_licence_of_a_base_model_on_the_hub_is_in_its_card_there(run, tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    monkeypatch.setattr(card_module, "hf_hub_download", lambda name, file: tmp_path / file)
+    change_json(run / "recipe.json", init_from="me/base", init_fingerprint=5)
+    for cached, expected in ((None, (None, "unknown")), ("path", ("me/base", "apache-2.0"))):
+        monkeypatch.setattr(card_module, "try_to_load_from_cache", lambda *_, found=cached: found)
+        data = ModelCard(build_card(run)).data
+        assert (data.base_model, data.license) == expected
 
 
 @pytest.mark.parametrize(

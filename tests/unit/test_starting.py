@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from argparse import Namespace
 from importlib import metadata
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import vaswani_transformer
 from vaswani_transformer import cli
 from vaswani_transformer.commands import COMMANDS
-from vaswani_transformer.commands.arguments import check_inputs
+from vaswani_transformer.commands.arguments import check_files
 
 NAMES = list(COMMANDS)
 ANSWER = """
@@ -51,6 +50,11 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess:
 
 def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run("-c", ANSWER, *NAMES).stdout
+
+
+def test_help_needs_no_docstrings():
+    assert "recipes" in run("-OO", "-m", "vaswani_transformer", "--help").stdout
+    assert "--model" in run("-OO", "-m", "vaswani_transformer", "check", "--help").stdout
 
 
 def test_help_by_python_m_imports_no_torch_but_another_program_finds_the_public_names(tmp_path):
@@ -93,18 +97,29 @@ def test_the_version_equals_the_version_of_the_installed_package(capsys):
     assert vaswani_transformer.__version__ == metadata.version("vaswani-transformer")
 
 
+def parse(command):
+    return cli.build_parser().parse_args(command.split())
+
+
 @pytest.mark.parametrize("name", ["a.srt", "a.HTML", "a.xlf.gz", "a.tsv", "a.md"])
-def test_a_warning_names_text_in_another_form_than_plain_lines(tmp_path, name):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "translate --model a --input {0}",
+        "evaluate --hypotheses {0} --references {0}",
+        "evaluate --model a --test {0} {0}",
+    ],
+)
+def test_a_warning_names_text_in_another_form_than_plain_lines(tmp_path, command, name):
     (tmp_path / name).touch()
-    for given in ({"input": tmp_path / name}, {"references": [tmp_path / name]}, {"test": [tmp_path / name] * 2}):
-        with pytest.warns(UserWarning, match=rf"each line of .*{name} is read as plain text"):
-            check_inputs(Namespace(**given))
+    with pytest.warns(UserWarning, match=rf"each line of .*{name} is read as plain text"):
+        check_files(parse(command.format(tmp_path / name)))
 
 
 def test_a_text_with_the_ending_of_a_language_is_read_without_a_warning(tmp_path, recwarn):
     for name in ("a", "a.txt", "a.tr", "a.ms.gz", "html.es"):
         (tmp_path / name).touch()
-        check_inputs(Namespace(input=tmp_path / name))
+        check_files(parse(f"translate --model a --input {tmp_path / name}"))
     assert not recwarn.list
 
 
@@ -116,10 +131,6 @@ PREPARE = "prepare --train a.csv --dev b.csv --output c"
     [
         ("average --run a --output b --oops 3", "unrecognized arguments: --oops 3"),
         ("translate --model a Hello.", "unrecognized arguments: Hello.; text is read from --input"),
-        (
-            "export --model a --output b --format onnx --quantization int8",
-            "--quantization and --max_positions need --format ctranslate2.",
-        ),
         ("prepare --output -", "argument --output: this output cannot be standard output"),
         (
             f"{PREPARE} --copy_words",

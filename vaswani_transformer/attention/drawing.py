@@ -20,8 +20,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from . import VIEWS
 from .maps import AttentionMaps, paper_layer
-from .page import head_colours
+from .page import find_word, head_colours
 
+FORMATS = ("svg", "png")
 _WORD_STEP = 0.26
 _LEAST_WIDTH = 4.0  # about the width of a title
 _LINES_HEIGHT = 1.9
@@ -107,8 +108,10 @@ def draw_attention(
     return figure
 
 
-def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = None) -> list[Path]:
-    """Write figures 3, 4 and 5, each as SVG and PNG; return the paths.
+def draw_figures(
+    maps: AttentionMaps, folder: str | Path, *, word: str | None = None, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write figures 3, 4 and 5 in each of the `formats`; return the paths.
 
     All figures show the layer before the last, which is layer 5 of 6 in the paper. Pass `maps.by_words()` to draw
     words instead of sub-words.
@@ -136,7 +139,7 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     links = maps.word_links("encoder", layer)
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
-    place = int(reach.argmax()) if word is None else _find_word(word, words)
+    place = int(reach.argmax()) if word is None else find_word(word, words)
     sharp_heads = _best_two(links[:, place].sum(axis=-1))
     structural_heads = _best_two(_structure_scores(links))
     views = {
@@ -148,7 +151,7 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     }
     paths = []
     for name, (heads, query) in views.items():
-        paths += _save(maps, folder, name, "encoder", layer, heads, query)
+        paths += _save(maps, folder, name, "encoder", layer, heads, query, formats)
     return paths
 
 
@@ -160,8 +163,9 @@ def draw_layer(
     layer: int | None = None,
     heads: Sequence[int] | None = None,
     word: str | None = None,
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Write the attention of one layer, for all words or for one word, as SVG and PNG; return the paths.
+    """Write the attention of one layer, for all words or for one word, in each of the `formats`; return the paths.
 
     Args:
         folder: the folder to write to, which is made if it is missing. The names of the files describe the drawing, as
@@ -183,15 +187,10 @@ def draw_layer(
     name = f"{kind}_layer{layer + 1}"
     if heads is not None:
         name += "_head" + "_".join(f"{head + 1}" for head in heads)
-    place = None if word is None else _find_word(word, queries)
+    place = None if word is None else find_word(word, queries)
     # The file name holds the number of the word, because file names cannot hold all characters of words.
-    return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
-
-
-def _find_word(word: str, words: Sequence[str]) -> int:
-    if word not in words:
-        raise ValueError(f"the sentence has no word {word!r} to draw: choose one of {' '.join(words)}")
-    return words.index(word)
+    name += "" if place is None else f"_word{place + 1}"
+    return _save(maps, folder, name, kind, layer, heads, place, formats)
 
 
 def _save(
@@ -202,8 +201,9 @@ def _save(
     layer: int,
     heads: Sequence[int] | None,
     place: int | None,
+    formats: Sequence[str],
 ) -> list[Path]:
-    """Draw a layer with its title, and write it as SVG and PNG."""
+    """Draw a layer with its title, and write it in each of the `formats`."""
     queries, keys, weights = maps.view(kind)
     numbers = ", ".join(f"{head + 1}" for head in heads or ())
     head_names = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
@@ -211,7 +211,7 @@ def _save(
     if place is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
-    return [save_figure(figure, Path(folder) / f"attention_{name}{suffix}") for suffix in (".svg", ".png")]
+    return [save_figure(figure, Path(folder) / f"attention_{name}.{format}") for format in formats]
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:
@@ -234,6 +234,8 @@ def _best_two(scores: np.ndarray) -> list[int]:
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as SVG or PNG, by the suffix of `path`; return `path`. Equal figures give equal bytes.
+
+    matplotlib's `rcParams["savefig.dpi"]` is the number of pixels of a PNG per inch; by default 150.
 
     Text in an SVG stays text, drawn in a font of the reader's machine. So the text can be searched, and every writing
     system is shown.

@@ -28,6 +28,7 @@ def build_html(
     kind: str = "encoder",
     layer: int | None = None,
     heads: Sequence[int] | None = None,
+    word: str | None = None,
 ) -> str:
     """Return a page on which the reader chooses the kind of attention, a layer, heads and a word.
 
@@ -38,16 +39,32 @@ def build_html(
         title: the title of the page.
         kind: the kind of attention to show first, one of `VIEWS`.
         layer: the index of the layer to show first; by default the layer of figures 3 to 5.
-        heads: the indices of the heads to show first; by default the head with the strongest links between words.
+        heads: the indices of the heads to show first; by default the head with the strongest links between words, but
+            with `word` all heads.
+        word: the query whose attention to show first; by default all words. If it occurs twice, the first is taken.
+
+    Raises:
+        ValueError: if `word` is not among the queries.
     """
     words = maps.by_words()
     kinds = [_describe(words, name) for name in VIEWS]
     layer = paper_layer(len(getattr(words, kind))) if layer is None else layer
-    heads = [int(words.word_links(kind, layer).sum(axis=(1, 2)).argmax())] if heads is None else heads
-    opening = {"kind": list(VIEWS).index(kind), "layer": layer, "heads": list(heads)}
+    queries, _, weights = words.view(kind)
+    if heads is None:
+        strongest = int(words.word_links(kind, layer).sum(axis=(1, 2)).argmax())
+        heads = [strongest] if word is None else range(weights.shape[1])
+    place = None if word is None else find_word(word, queries)
+    opening = {"kind": list(VIEWS).index(kind), "layer": layer, "heads": list(heads), "word": place}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title), data=_to_json(kinds), opening=_to_json(opening)
     )
+
+
+def find_word(word: str, words: Sequence[str]) -> int:
+    """Return the index of the first `word` among `words`. Raise a ValueError if there is none."""
+    if word not in words:
+        raise ValueError(f"the sentence has no word {word!r} to draw: choose one of {' '.join(words)}")
+    return words.index(word)
 
 
 def head_colours(num_heads: int) -> list[str]:

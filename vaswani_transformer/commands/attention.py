@@ -17,6 +17,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--source", required=True, help="the sentence")
     add("--target", help="translation of the sentence; default: by the model")
     add("--output", type=output_folder, required=True, help="folder for the pictures and the page")
+    add("--format", choices=("svg", "png"), help="format of the pictures; default: both")
+    add("--dpi", type=Number(10, 2_400), help="pixels of a PNG per inch; default: 150. 450 suits a projector")
     add("--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words")
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
     chosen.add_argument(
@@ -35,8 +37,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    import matplotlib
+
     from ..attention.alignment import find_alignment_head
-    from ..attention.drawing import draw_figures, draw_layer
+    from ..attention.drawing import FORMATS, draw_figures, draw_layer
     from ..attention.maps import collect_attention
     from ..attention.page import build_html
     from ..loading import load_translator
@@ -48,7 +52,6 @@ def run(args: argparse.Namespace) -> None:
     maps = collect_attention(model, tokenizer, args.source, args.target)
     word_maps = maps.by_words()
     is_one_drawing = bool(args.kind or args.layer or args.heads)
-    paths = [] if is_one_drawing else draw_figures(word_maps, args.output, word=args.word)
     if args.layer or args.heads or args.kind in ("encoder", "decoder"):
         layer = None if args.layer is None else args.layer - 1
         heads = None if args.heads is None else sorted({head - 1 for head in args.heads})
@@ -57,7 +60,14 @@ def run(args: argparse.Namespace) -> None:
         layer, head = find_alignment_head(model, maps)
         view = {"kind": "alignment", "layer": layer, "heads": [head]}
     # In figures 3 and 4, --word is a source word. The alignment beside them is always drawn for all target words.
-    paths += draw_layer(word_maps, args.output, **view, word=args.word if is_one_drawing else None)
+    word = args.word if is_one_drawing else None
+    paths, formats = [], [args.format] if args.format else FORMATS
+    with matplotlib.rc_context({"savefig.dpi": args.dpi or "figure"}):
+        if not is_one_drawing:
+            paths += draw_figures(word_maps, args.output, word=args.word, formats=formats)
+        paths += draw_layer(word_maps, args.output, **view, word=word, formats=formats)
     page = args.output / "attention.html"
-    page.write_bytes(build_html(maps, args.source, **view).encode())
+    if args.word and not is_one_drawing:
+        view = {}  # The page opens as figure 3.
+    page.write_bytes(build_html(maps, args.source, **view, word=args.word).encode())
     print(*paths, page, sep="\n")

@@ -1,27 +1,79 @@
 """Compute the training cost of a run in FLOP by two formulas: table 2's, and 6 x parameters x target tokens.
 
 vaswani cost --run runs/base --device A100
+vaswani cost --recipe base_en_de
 
 The paper's formula is time x number of devices x FLOP per second of a device. It gives the work that the devices could
-have done in that time. The command also prints the costs of the paper's models.
+have done in that time. For a recipe, the command prints the parameters and the FLOP of each part of the model. The
+command also prints the costs of the paper's models.
 """
 
 import argparse
 from pathlib import Path
 
 from ..bounds import Number
+from .arguments import add_recipe_options
+
+LENGTHS = (25, 250)  # of sentences, for the products of attention, whose cost grows with the length
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
+    command.add_argument("--run", type=Path, dest="run_folder", help="run folder")
+    add_recipe_options(command, default="none")
     command.add_argument("--device", help="P100, A100 or H100, or the FLOP per second of another device")
     command.add_argument(
         "--devices", type=Number(1, 1_000_000), help="number of devices; default: one for each process of the run"
     )
 
 
+def find_fault(args: argparse.Namespace) -> str | None:
+    if (args.run_folder is None) == (args.recipe is None):
+        return "give either a --run or a --recipe."
+    if args.recipe and (args.device or args.devices):
+        return "a recipe does not say how long a training takes: leave --device and --devices out, or give a --run."
+    return None
+
+
 def run(args: argparse.Namespace) -> None:
-    from ..training.cost import PAPER_FLOP, RunCost, compute_training_cost, find_rate
+    from ..training.cost import PAPER_FLOP
+
+    (_print_run if args.recipe is None else _print_recipe)(args)
+    for name, flop in PAPER_FLOP.items():
+        print(f"{flop:.1e} FLOP  the paper's {name} model, English-German (table 2)")
+
+
+def _print_recipe(args: argparse.Namespace) -> None:
+    """Print the parameters and the FLOP of each part of the model of a recipe."""
+    from ..training.cost import FLOP_PER_PARAMETER, count_attention_flop, count_parameters
+    from ..training.recipes import build_config, load_recipe
+
+    recipe = load_recipe(args.recipe, args.changes)
+    config = build_config(recipe.model, vocab_size=recipe.vocab_size)
+    counts = count_parameters(config)
+    total = counts.total()
+    line = "{:28}{:>14}{:>9}{:>11}"
+    print(line.format("part", "parameters", "share", "FLOP"))
+    for part, count in [*counts.items(), ("sum", total)]:
+        print(line.format(part, f"{count:,}", f"{count / total:.1%}", f"{FLOP_PER_PARAMETER * count:.1e}"))
+    products = " and ".join(f"{count_attention_flop(config, length):.1e} at {length} tokens" for length in LENGTHS)
+    if config.tie_word_embeddings:
+        note = "One matrix serves as both embeddings and as output projection. Only the projection is a product."
+    else:
+        note = "The formula counts the embeddings, too, although looking them up is no product."
+    print(
+        f"\nFLOP: of a training, per target token, 6 x parameters; right if sources have as many tokens as targets.\n"
+        f"{note}\nThe products Q K^T and weights V of attention have no parameters. They add {products} a sentence.\n"
+    )
+    updates, tokens = recipe.num_updates, recipe.tokens_per_batch
+    print(
+        f"{FLOP_PER_PARAMETER * total * updates * tokens:.1e} FLOP  6 x parameters x target tokens: {updates:,} "
+        f"updates of at most {tokens:,} tokens, padding included"
+    )
+
+
+def _print_run(args: argparse.Namespace) -> None:
+    """Print the cost of a run by both formulas."""
+    from ..training.cost import RunCost, compute_training_cost, find_rate
 
     cost = RunCost.read(args.run_folder)
     print(
@@ -39,5 +91,3 @@ def run(args: argparse.Namespace) -> None:
         f"{cost.weight_flop:.1e} FLOP  6 x parameters x target tokens: {cost.num_parameters:,} parameters, "
         f"{cost.target_tokens:,.0f} target tokens in the log; right if sources have as many tokens as targets"
     )
-    for name, flop in PAPER_FLOP.items():
-        print(f"{flop:.1e} FLOP  the paper's {name} model, English-German (table 2)")

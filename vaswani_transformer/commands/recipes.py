@@ -15,9 +15,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import torch
 
-    from ..model.configuration_vaswani import VaswaniConfig
     from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-    from ..training.recipes import ABOUT, CATALOGUE, RECIPES, load_recipe, model_defaults
+    from ..training.recipes import ABOUT, CATALOGUE, RECIPES, build_config, load_recipe, model_defaults
 
     if args.name is not None:
         fields = load_recipe(args.name).to_dict()
@@ -28,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     print(line.format("recipe", "parameters", "row of the paper", "data", "hardware"))
     for name, recipe in RECIPES.items():
         with torch.device("meta"):  # Weights on this device take no memory.
-            config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
+            config = build_config(recipe.model, vocab_size=recipe.vocab_size)
             num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
         about = [CATALOGUE[name].get(entry, "") for entry in ABOUT]
         print(line.format(name, f"{num_parameters / 1e6:.1f}M", *about).rstrip())

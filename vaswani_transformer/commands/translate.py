@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> None:
     from ..attention.alignment import align, format_links
     from ..data.corpus import read_parallel_files
     from ..data.lines import read_lines
+    from ..files import digest_file
     from ..translation.files import find_processes, read_windows, survey, translate_file, translate_stream
     from ..translation.translator import Translator, format_lines
 
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> None:
         "ensemble": [member.fingerprint for member in others],
         "tokens_per_batch": translator.tokens_per_batch,
     }
+    if code := getattr(args, "import"):
+        settings["import"] = digest_file(code)
     aligner = None if args.alignments is None else first
     del first, others  # The memory of the models is freed, unless the translator or the aligner still needs them.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)

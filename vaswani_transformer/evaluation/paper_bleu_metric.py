@@ -34,6 +34,12 @@ class PaperBLEUMetric(evaluate.Metric):
         ]
         return evaluate.MetricInfo(DESCRIPTION, CITATION, features, INPUTS)
 
+    def add_batch(self, *, predictions=None, references=None, **others) -> None:
+        """Add translations and references. `evaluate` finds out the form of the references from the first one."""
+        if self.writer is None and 0 in (len(predictions), len(references)):
+            raise ValueError("there are no translations or no references: give at least one of each.")
+        super().add_batch(predictions=predictions, references=references, **others)
+
     def _compute(self, predictions, references, **options) -> dict:
         metric = PaperBLEU(**options)
         lists = [[reference] if isinstance(reference, str) else reference for reference in references]

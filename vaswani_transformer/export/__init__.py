@@ -1,1 +1,1 @@
-"""Export a model to CTranslate2 and to ONNX."""
+"""Export a model to CTranslate2."""

@@ -94,12 +94,10 @@ class VaswaniLoader(BartLoader):
         if config.attention_window is not None or config.activation_function not in ACTIVATIONS:
             raise ValueError(
                 f"CTranslate2 has no attention_window, and only {', '.join(ACTIVATIONS)} as activation_function. This "
-                f"model has {config.attention_window} and {config.activation_function!r}: use --format onnx."
+                f"model has {config.attention_window} and {config.activation_function!r}."
             )
         if config.d_k != config.d_v:
-            raise ValueError(
-                f"CTranslate2 needs d_k = d_v; this model has {config.d_k} and {config.d_v}: use --format onnx."
-            )
+            raise ValueError(f"CTranslate2 needs d_k = d_v; this model has {config.d_k} and {config.d_v}.")
         options = {
             "num_heads": config.num_heads,
             "head_dim": config.d_k,

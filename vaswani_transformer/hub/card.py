@@ -6,6 +6,7 @@ The numbers come from the files that `vaswani train` and `vaswani evaluate` wrot
 missing. You may edit its text.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -13,12 +14,12 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, try_to_load_from_cache
 
 from ..evaluation.metrics import PERPLEXITY, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
-from ..runs import RECIPE_FILE, find_model, read_description, read_update
+from ..runs import CARD_FILE, RECIPE_FILE, find_model, find_model_folder, read_description, read_update
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import OF_DATA, RECIPES
@@ -104,7 +105,13 @@ def build_card(
     log = [line for line in read_log(folder) if update is None or line["update"] <= update]
     name = plain(folder.resolve().name)
     results = [_build_result(evaluation, score) for evaluation in evaluations for score in evaluation.scores]
+    base, base_licence = _find_base(description.get("init_from"))
+    licence = f"Licence of the weights: {plain(license)}." if license else NO_LICENCE
+    if base_licence and not license:
+        license = base_licence
+        licence = f"Licence of the weights: {plain(license)}, as of the model that training began with."
     metadata = ModelCardData(
+        base_model=base,
         language=[language for language in languages if re.fullmatch("[a-z]{2,3}", language)] or None,
         license=license or "unknown",
         library_name="transformers",
@@ -133,9 +140,29 @@ def build_card(
         source=source,
         target=target,
         scores=_scores(evaluations, log, is_parser=is_parser),
-        licence=f"Licence of the weights: {license}." if license else NO_LICENCE,
+        licence=licence,
         **training,
     )
+
+
+def _find_base(name: str | None) -> tuple[str | None, str]:
+    """Return the name of the model that training began with, and the licence in its card; None and "" if unknown.
+
+    A `name` that is no folder is a Hub id only if its model is in the cache. Otherwise it is a folder that is gone.
+    """
+    base, licence = None, ""
+    with contextlib.suppress(OSError, ValueError):  # The model is gone, has no card, or the Hub does not answer.
+        if name and Path(name).is_dir():
+            base = Path(name).resolve().name  # The card must not show local folders.
+            card = find_model_folder(Path(name)) / CARD_FILE
+        elif name and isinstance(try_to_load_from_cache(name, "config.json"), str):
+            base = name
+            card = hf_hub_download(name, CARD_FILE)
+        if base:
+            licence = ModelCard(Path(card).read_text(encoding="utf-8")).data.license
+    # The Hub refuses a card whose `base_model` cannot be a name on the Hub.
+    base = base if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base or "", re.ASCII) else None
+    return base, licence if isinstance(licence, str) and licence != "unknown" else ""
 
 
 def _build_result(evaluation: Evaluation, score: Score) -> EvalResult:

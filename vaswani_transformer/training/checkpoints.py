@@ -84,7 +84,7 @@ class Checkpoints:
         `warn` gets a line if the checkpoint holds another version of the model's code than the installed version,
         and a line if another number of processes wrote the checkpoint: dropout then draws other numbers.
         """
-        if change := find_changed_code(checkpoint):
+        if change := find_changed_code(checkpoint, self.model):
             warn(f"WARNING: {change}.")
         path = checkpoint / STATE_FOLDER / STATE_FILE
         state = load_tensors(path)

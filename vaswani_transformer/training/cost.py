@@ -2,15 +2,21 @@
 
 import contextlib
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
 from ..files import blaming
+from ..model.configuration_vaswani import VaswaniConfig
 from ..runs import LOG_FILE, RECIPE_FILE, read_description
 from .log import read_log
 
 # The FLOP of the paper's English-German models (table 2), which were trained on eight P100 (section 5.2).
 PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
+FLOP_PER_PARAMETER = 6  # for each target token: forward 2, backward 4
 # Device -> (FLOP per second in float32, FLOP per second of matrix products in bfloat16 or float16). The products are of
 # dense matrices and are summed in float32. The rate of P100 is the paper's estimate of a sustained rate (footnote 5).
 # The other rates are peak rates from NVIDIA's data sheets (SXM). So the cost of a run in mixed precision is an upper
@@ -50,6 +56,35 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
     return rate
 
 
+def count_parameters(config: VaswaniConfig) -> Counter[str]:
+    """Return the number of parameters of each part of a model: parts of its layers by stack, and what is outside them.
+
+    A matrix that several parts share counts once, as the embeddings.
+    """
+    with torch.device("meta"):  # Weights on this device take no memory.
+        model = AutoModelForSeq2SeqLM.from_config(config)
+    counts = Counter()
+    for name, parameter in model.named_parameters():
+        place, _, rest = name.partition(".layers.")
+        _, *parts = rest.split(".")  # such as 0.self_attention.q_proj.weight
+        part = "output projection" if name.startswith("lm_head") else "embeddings"
+        if parts:
+            part = "other" if len(parts) == 1 else "norms" if parts[0].endswith("_residual") else parts[0]
+            part = f"{place.rpartition('.')[2]} {part.replace('_', '-')}"
+        counts[part] += parameter.numel()
+    return counts
+
+
+def count_attention_flop(config: VaswaniConfig, length: int) -> int:
+    """Return the FLOP per target token of the products Q K^T and weights V (equation 1), which have no parameters.
+
+    Source and target have `length` tokens. The decoder's hidden positions count, because they are computed and masked.
+    """
+    visible = min(length, config.attention_window or length)
+    keys = (config.encoder_layers + config.decoder_layers) * visible + config.decoder_layers * length
+    return FLOP_PER_PARAMETER * config.num_heads * (config.d_k + config.d_v) * keys
+
+
 @dataclass(frozen=True)
 class RunCost:
     """The values in a run folder from which the cost of the run is computed."""
@@ -84,4 +119,4 @@ class RunCost:
     @property
     def weight_flop(self) -> float:
         """FLOP of products with weights: 6 x parameters x target tokens, if sources have as many tokens as targets."""
-        return 6 * self.num_parameters * self.target_tokens
+        return FLOP_PER_PARAMETER * self.num_parameters * self.target_tokens

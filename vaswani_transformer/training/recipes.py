@@ -3,12 +3,13 @@
 import json
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
+from transformers import CONFIG_MAPPING
 
 from ..bounds import SEARCH_BOUNDS, Number
 from ..files import blaming, read_object
@@ -40,7 +41,8 @@ BETA = Number(0.0, 0.999_999_999)
 class Recipe:
     """Settings of one training run, in the order of the paper. The defaults are those of the paper's base model."""
 
-    model: dict = field(default_factory=dict)  # fields of `VaswaniConfig` that differ from its defaults
+    # The fields of `VaswaniConfig` that differ from its defaults; with `model_type`, those of a variation's config.
+    model: dict = field(default_factory=dict)
     # Section 5.1
     vocab_size: int = 37_000  # entries of the shared vocabulary to learn
     subword_model: str = "bpe"  # or "wordpiece"
@@ -148,8 +150,6 @@ def build_recipe(values: dict) -> Recipe:
 
     A field of the model is an entry of `values["model"]`, or the entry "model.FIELD" of `values`.
     """
-    model_fields = {f"model.{name}" for name in model_defaults()}
-    known = Recipe.__annotations__.keys() | model_fields
     model_entry = values.get("model", {})
     if not isinstance(model_entry, dict):
         raise ValueError(
@@ -158,24 +158,51 @@ def build_recipe(values: dict) -> Recipe:
     fields = {f"model.{name}": value for name, value in model_entry.items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
+    model_fields = {
+        f"model.{name}" for name in model_defaults(fields.get("model.model_type", VaswaniConfig.model_type))
+    }
+    known = Recipe.__annotations__.keys() | model_fields
     for name in fields.keys() - known:
         stem = name.rpartition(".")[2].rstrip("s")
         choices = [field for field in known if stem in field] or get_close_matches(name, known, cutoff=0.75) or known
         raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(sorted(choices))}.")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in model_fields}
     try:
-        VaswaniConfig(**model)  # checks the types and values of the fields
+        build_config(model)  # checks the types and values of the fields
     except StrictDataclassError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return Recipe(**fields, model=model)
 
 
-def model_defaults() -> dict[str, object]:
+def build_config(model: Mapping[str, object], **fields: object) -> VaswaniConfig:
+    """Return the config of a model with the fields `model` of a recipe, and with further `fields`."""
+    settings = {**model, **fields}
+    return find_config_class(settings.pop("model_type", VaswaniConfig.model_type))(**settings)
+
+
+def find_config_class(model_type: str) -> type[VaswaniConfig]:
+    """Return the config class of the model, or of a variation that is registered with `AutoConfig`.
+
+    Raises:
+        ValueError: if no class of this package, nor a subclass, has this `model_type`.
+    """
+    is_known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
+    if not (is_known and issubclass(CONFIG_MAPPING[model_type], VaswaniConfig)):
+        raise ValueError(
+            f"no variation of the model has the model_type {model_type!r}: give --import FILE, the Python file that "
+            f"defines and registers it."
+        )
+    return CONFIG_MAPPING[model_type]
+
+
+def model_defaults(model_type: str = VaswaniConfig.model_type) -> dict[str, object]:
     """Return the fields of the model that a recipe may change, with their values in the base model."""
     # The size of the vocabulary is a field of the recipe. The ids of special tokens are fixed.
     fixed = ("vocab_size", "is_encoder_decoder")
-    names = [name for name in VaswaniConfig.__annotations__ if name not in fixed and not name.endswith("_token_id")]
-    return {name: getattr(VaswaniConfig, name) for name in names}
+    kind = find_config_class(model_type)
+    owners = [owner for owner in reversed(kind.__mro__) if issubclass(owner, VaswaniConfig)]
+    names = ["model_type", *(name for owner in owners for name in vars(owner).get("__annotations__", ()))]
+    return {name: getattr(kind, name) for name in names if name not in fixed and not name.endswith("_token_id")}
 
 
 def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
@@ -186,7 +213,7 @@ def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
     Raises:
         ValueError: if a width cannot be divided. The message names all widths.
     """
-    config = VaswaniConfig(**recipe.model)
+    config = build_config(recipe.model)
     widths = {name: getattr(config, name) for name in WIDTHS}
     if any(width % divisor for width in widths.values()):
         raise ValueError(f"{widths} cannot all be divided by {divisor}: choose a common divisor.")

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs
 from ..data.preparation import read_preparation
@@ -27,7 +27,7 @@ from .development import DevelopmentSet
 from .log import Log
 from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
-from .recipes import Recipe
+from .recipes import Recipe, build_config, model_defaults
 
 # The number of tokens, padding included, on each side of a micro-batch on a CPU. Larger micro-batches would not stay in
 # the cache, and would need more padding.
@@ -227,8 +227,8 @@ def _build_model(
     init_from: str | None,
 ) -> tuple[VaswaniForConditionalGeneration, str | None]:
     """Return the model before its first update, and the fingerprint of `init_from` (None without `init_from`)."""
-    config = VaswaniConfig(
-        **recipe.model,
+    config = build_config(
+        recipe.model,
         vocab_size=len(tokenizer),
         bos_token_id=tokenizer.bos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -237,7 +237,7 @@ def _build_model(
         custom_pipelines=custom_pipelines(task),
     )
     torch.manual_seed(seed)  # All processes draw the same weights.
-    model = VaswaniForConditionalGeneration(config)
+    model = AutoModelForSeq2SeqLM.from_config(config)  # The class of the config decides the class of the model.
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
     with TemporaryDirectory() as folder:  # Settings that cannot be saved raise an error here, not after hours.
@@ -259,8 +259,8 @@ def _take_weights(model: VaswaniForConditionalGeneration, name: str, tokenizer: 
         ValueError: if the models differ in architecture or vocabulary.
     """
     _, trained, trained_tokenizer, fingerprint = load(name, dtype="float32")
-    fields = VaswaniConfig.__annotations__.keys() - MAY_DIFFER
-    given, wanted = ({field: getattr(each.config, field) for field in fields} for each in (trained, model))
+    fields = {*VaswaniConfig.__annotations__, *model_defaults(model.config.model_type)} - MAY_DIFFER
+    given, wanted = ({field: getattr(each.config, field, None) for field in fields} for each in (trained, model))
     if changes := list(find_changes(given, wanted)):
         raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. Change the recipe.")
     if trained_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
