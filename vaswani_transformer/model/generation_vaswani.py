@@ -157,7 +157,7 @@ class Call:
         cache = self.model_kwargs.get(CACHE)
         if not self.config.use_cache or (cache is not None and cache.get_seq_length() > 0):
             return None
-        return f"a cache ({self.config.cache_implementation if cache is None else type(cache).__name__})"
+        return f"a cache ({self.config.cache_implementation or 'dynamic' if cache is None else type(cache).__name__})"
 
 
 class Faster(Protocol):
@@ -572,15 +572,11 @@ class VaswaniGenerationMixin(GenerationMixin):
             "trust_remote_code."
         )
 
-    def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
+    def adjust_generation_fn(self, *args, **kwargs) -> None:
         """Give a loaded model the search options in its `generation_config.json`, else those of section 6.1."""
-        if generation_config is None and name is not None:
-            options = {key: value for key, value in kwargs.items() if key != "trust_remote_code"}
-            try:
-                generation_config = VaswaniGenerationConfig.from_pretrained(name, **options)
-            except OSError:  # there is no such file
-                generation_config = build_generation_config(self.config)
-        super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
+        super().adjust_generation_fn(*args, **kwargs)
+        if self.generation_config._from_model_config:  # there is no such file
+            self.generation_config = build_generation_config(self.config)
         # transformers stores a hash that is different in each process. With it, pickles of the model would differ too,
         # and datasets.map would not find its cached results.
         vars(self.generation_config).pop("_original_object_hash", None)
