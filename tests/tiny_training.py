@@ -38,7 +38,7 @@ PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " wei
 
 
 def train(recipe, data, run, **options):
-    """Train the run that `build_run` builds of the prepared data in the folder `data`; return the folder of its model."""
+    """Train the run that `build_run` builds from these arguments, and return the folder of its model."""
     return loop.train(build_run(recipe, read_prepared(data), run, **options))
 
 

@@ -18,7 +18,7 @@ from vaswani_transformer.model.layers_vaswani import (
     TokenEmbedding,
     eager_attention,
 )
-from vaswani_transformer.model.search_vaswani import Witness, find_ways
+from vaswani_transformer.model.search_vaswani import Witness
 from vaswani_transformer.translation.translator import Translator
 
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
@@ -65,19 +65,9 @@ class ShiftedEmbedding(TokenEmbedding):
         return super().forward(input_ids) + 0.02
 
 
-class EmbeddingOfEnds(TokenEmbedding):
-    def forward(self, input_ids):
-        return super().forward(input_ids).masked_fill((input_ids == 0)[..., None], 0.0)
-
-
 class LateFeedForward(FeedForward):
     def forward(self, x):
         return super().forward(x) * torch.where(torch.arange(x.shape[1]) < 20, 1.0, 3.0)[:, None]
-
-
-class SharpAttention(MultiHeadAttention):
-    def _find_kernel(self, **kwargs):
-        return lambda module, q, k, v, mask, **options: eager_attention(module, q * 3, k, v, mask, **options)
 
 
 class BestKeyAttention(MultiHeadAttention):
@@ -88,13 +78,6 @@ class BestKeyAttention(MultiHeadAttention):
             return (weights @ v).transpose(1, 2), weights
 
         return attend
-
-
-class CappedLogits(VaswaniForConditionalGeneration):
-    def forward(self, *args, **kwargs):
-        outputs = super().forward(*args, **kwargs)
-        outputs.logits = outputs.logits.tanh()
-        return outputs
 
 
 class FirstWord(VaswaniForConditionalGeneration):
@@ -145,11 +128,8 @@ CHANGES = {
     "scaled sub-layers": replace_class(Residual, ScaledResidual),
     "an open gate": open_gate,
     "a constant added to the embedding": replace_class(TokenEmbedding, ShiftedEmbedding),
-    "another embedding of one token": replace_class(TokenEmbedding, EmbeddingOfEnds),
     "a feed-forward network that differs from position 20 on": replace_class(FeedForward, LateFeedForward),
-    "queries multiplied by 3": replace_class(MultiHeadAttention, SharpAttention),
     "attention to the two best keys": replace_class(MultiHeadAttention, BestKeyAttention),
-    "capped logits": replace_class(VaswaniForConditionalGeneration, CappedLogits),
     "another first word": replace_class(VaswaniForConditionalGeneration, FirstWord),
     "one unlikely word": replace_class(VaswaniForConditionalGeneration, UnlikelyWord),
     "the first layer removed": drop_first_layer,
@@ -200,21 +180,14 @@ def test_a_model_that_is_changed_in_silence_decodes_by_its_forward_from_the_next
     assert all("which is right but slower" in warning for warning in warnings)
 
 
-@each_way
-def test_every_sixteenth_call_is_checked_and_the_warning_counts_the_calls_before(model, options, warnings):
-    search(model, **options)
-    replace_class(Residual, GatedResidual)(model)  # a class is seen at once, a value is not
-    search(model, **options)
-    for module in model.modules():
-        if type(module) is GatedResidual:
-            module.settings = SimpleNamespace(gate=2.0)
-    changed = [search(model, **options) for _ in range(16)][-1]
-    assert torch.equal(changed, search_without_cache(model, options))
-    if options.get("do_sample") or "cache_implementation" in options or "return_dict_in_generate" in options:
-        assert warnings == []  # With a cache, `forward` itself computes the steps.
-    else:
-        [warning] = warnings
-        assert "Up to 15 earlier calls may be wrong" in warning
+def test_every_sixteenth_call_is_checked_and_the_warning_counts_the_calls_before(model, warnings):
+    replace_class(Residual, GatedResidual)(model)
+    search(model)
+    open_gate(model)  # A value in a module has no version.
+    changed = [search(model) for _ in range(16)][-1]
+    assert torch.equal(changed, search_without_cache(model, {}))
+    [warning] = warnings
+    assert "Up to 15 earlier calls may be wrong" in warning
 
 
 def test_a_weight_that_changes_in_place_is_seen_at_once(model, warnings):
@@ -307,11 +280,3 @@ def test_a_witness_keeps_the_first_step_the_last_step_and_any_step_between():
         assert [tokens.shape[1] for _, tokens, _ in witness.rows[::2]] == [1, 5]
         drawn.add(witness.rows[1][1].shape[1])
     assert drawn == {1, 2, 3, 4, 5}
-
-
-def test_nothing_is_kept_in_a_model_that_is_saved_or_copied(model):
-    before = set(vars(model))
-    search(model)
-    assert set(vars(model)) == before
-    assert find_ways(model) != {}
-    assert find_ways(copy.deepcopy(model)) == {}
