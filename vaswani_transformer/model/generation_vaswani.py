@@ -572,11 +572,15 @@ class VaswaniGenerationMixin(GenerationMixin):
             "trust_remote_code."
         )
 
-    def adjust_generation_fn(self, *args, **kwargs) -> None:
+    def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
         """Give a loaded model the search options in its `generation_config.json`, else those of section 6.1."""
-        super().adjust_generation_fn(*args, **kwargs)
-        if self.generation_config._from_model_config:  # there is no such file
-            self.generation_config = build_generation_config(self.config)
+        if generation_config is None and name is not None:
+            options = {key: value for key, value in kwargs.items() if key != "trust_remote_code"}
+            try:
+                generation_config = VaswaniGenerationConfig.from_pretrained(name, **options)
+            except OSError:  # there is no such file
+                generation_config = build_generation_config(self.config)
+        super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
         # transformers stores a hash that is different in each process. With it, pickles of the model would differ too,
         # and datasets.map would not find its cached results.
         vars(self.generation_config).pop("_original_object_hash", None)
