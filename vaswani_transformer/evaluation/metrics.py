@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import sacrebleu
+from accelerate.utils import gather_object
 from sacrebleu.metrics.base import Metric
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
@@ -94,16 +95,24 @@ def compute_bleu(
 ) -> float:
     """Return sacreBLEU (13a, cased) of the translations that the model finds with its search options.
 
-    Several processes can share the work. The number of processes does not change the batches, and so it does not change
-    the score.
+    Several processes can share the work. Then all of them must call this function at the same time. The number of
+    processes does not change the batches, and so it does not change the score.
 
     Args:
         pairs: sources and references.
-        process_index, num_processes: see `Translator`.
+        process_index: the number of this process, from 0 on.
+        num_processes: the number of processes.
     """
     sources, references = zip(*pairs, strict=True)
-    translator = Translator(model, tokenizer, process_index=process_index, num_processes=num_processes)
-    translations = [hypotheses[0].text for hypotheses in translator(sources)]
+    translator = Translator(model, tokenizer)
+    translated = [
+        (row, hypotheses[0].text)
+        for batch in translator.plan(sources)[process_index::num_processes]
+        for row, hypotheses in zip(batch.rows, translator.translate(batch), strict=True)
+    ]
+    if num_processes > 1:
+        translated = gather_object(translated)
+    translations = [text for _, text in sorted(translated)]
     return sacrebleu.BLEU().corpus_score(translations, [references]).score
 
 
