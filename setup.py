@@ -58,7 +58,7 @@ setup(
     ],
     extras_require={
         "plots": PLOTS,
-        "tour": TOUR,
+        "tour": [*TOUR, "nbclassic>=1.3"],  # nbclassic opens a notebook, and its nbconvert exports it
         "export": EXPORT,
         "tensorboard": TENSORBOARD,
         "dev": [

@@ -87,12 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
-    rank = os.environ.get("RANK", "0")  # among the processes of a launcher
-    if rank != "0" and (args.command not in SHARED or getattr(args, "hypotheses", None)):
-        print(
-            f"vaswani {args.command}: process {rank} leaves the work, which is not shared, to process 0",
-            file=sys.stderr,
-        )
+    if os.environ.get("RANK", "0") != "0" and args.command not in SHARED:  # a further process of a launcher
+        print(f"vaswani {args.command}: only the first process works, because this work is not shared", file=sys.stderr)
         return 0
     try:
         tune_memory()
@@ -119,19 +115,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _import_file(path: Path) -> None:
-    """Import the user's file at `path`. What it prints goes to standard error, apart from the output of the command.
+    """Import the user's Python file at `path`. What it prints goes to standard error, apart from the command's output.
 
     Raises:
-        FileNotFoundError: if there is no such Python file.
-        ValueError: if the name of the file is no name for a module, or the name of another one.
+        ValueError: if there is no such file, or if its name is also that of another module.
     """
     path = path.resolve()
-    if path.suffix != ".py" or not path.is_file():
-        raise FileNotFoundError(f"there is no Python file {path}: --import names a file whose name ends in .py.")
     sys.path.append(str(path.parent))
-    found = find_spec(path.stem) if path.stem.isidentifier() else None
+    found = find_spec(path.stem)
     if found is None or Path(str(found.origin)).resolve() != path:
-        raise ValueError(f"{path.name} cannot be imported, or is the name of another module, too: rename {path}.")
+        raise ValueError(f"--import needs a .py file whose name is that of no other module, got {path}: rename it.")
     # For the command line, __init__.py has left out the public names. The file may import them.
     sys.modules.pop("vaswani_cli", None)
     reload(sys.modules[__package__])
@@ -141,23 +134,18 @@ def _import_file(path: Path) -> None:
 
 def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
     """Return advice about the words that a command with the options `known` does not know; "" if there is none."""
-    options = [place for place, word in enumerate(unknown) if word.startswith("-")]
-    if not options and "--input" in known:
-        return "; text is read from --input FILE, or from standard input"
-    for place in options:
-        option, _, value = unknown[place].partition("=")
-        name = option.lstrip("-").removeprefix("model.").replace("-", "_")
-        value = value or "".join(word for word in unknown[place + 1 : place + 2] if word[:1] != "-") or "..."
-        for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
-            if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
-                return f"; did you mean --set {prefix}{name}={value}?"
-        if near := get_close_matches(option, known, n=1, cutoff=0.63):
-            return f"; did you mean {near[0]}?"
-        for row in (PACKAGE / YOU_KNOW).read_text("utf-8").splitlines():
-            _, theirs, ours, *_ = [*row.split("|"), "", ""]
-            if re.search(rf"`__{re.escape(name)}\b", theirs.replace("-", "_")):
-                return "; here: " + re.sub(r"\[(.*?)\]\(.*?\)", r"\1", ours.strip())
-    return ""
+    option, _, value = unknown[0].partition("=")
+    if not option.startswith("-"):
+        return "; text is read from --input FILE, or from standard input" if "--input" in known else ""
+    name = option.lstrip("-").replace("-", "_")
+    for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
+        if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
+            return f"; did you mean --set {prefix}{name}={value or ''.join(unknown[1:2])}?"
+    if near := get_close_matches(option, known, n=1, cutoff=0.63):
+        return f"; did you mean {near[0]}?"
+    row = rf"^\|[^|]*`--{re.escape(name).replace('_', '[-_]')}\b[^|]*\| (.*) \|$"
+    ours = re.search(row, (PACKAGE / YOU_KNOW).read_text("utf-8"), re.MULTILINE)
+    return f"; here: {ours[1]}" if ours else ""
 
 
 def _prepare_streams() -> None:

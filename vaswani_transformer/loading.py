@@ -45,14 +45,12 @@ def check_place(name: str | Path) -> None:
         raise FileNotFoundError(f"{name} is a file; name the folder of a model or a run, or a Hub id.")
     if path.is_dir():
         return
-    near = []
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not path.parent.is_dir():
-        owners = [found.parent.name for found in Path().glob(f"*/{path.name}")]
-        near = get_close_matches(path.parent.name, owners, n=1, cutoff=0.85)
-        if not near:
-            return
-    hint = f" (did you mean {near[0]}/{path.name}?)" if near else ""
-    raise FileNotFoundError(f"{name} does not exist{hint}; name a model folder, a run folder or a Hub id.")
+    is_id = re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)) and not path.parent.is_dir()
+    owners = [found.parent.name for found in Path().glob(f"*/{path.name}")] if is_id else []
+    near = get_close_matches(path.parent.name, owners, n=1, cutoff=0.85)
+    if near or not is_id:
+        hint = f" (did you mean {near[0]}/{path.name}?)" if near else ""
+        raise FileNotFoundError(f"{name} does not exist{hint}; name a model folder, a run folder or a Hub id.")
 
 
 class Loaded(NamedTuple):

@@ -105,7 +105,7 @@ def test_every_command_of_a_shell_block_exists(block):
                 assert run.main([*arguments, "--dry_run"]) == 0
             case ["python", "-m", module, *_]:
                 assert find_spec(module)
-            case ["jupyter", "execute", *_, notebook]:
+            case ["jupyter", "execute" | "nbclassic" | "nbconvert", *_, notebook]:
                 assert (ROOT / notebook).exists()
             case ["bash", script, *_]:
                 assert (ROOT / script).exists()

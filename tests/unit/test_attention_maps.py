@@ -279,7 +279,6 @@ def test_the_format_of_a_picture_and_the_resolution_of_a_png_can_be_chosen(maps,
             [path] = draw_layer(maps, tmp_path, formats=["png"])
         widths.append(matplotlib.image.imread(path).shape[1])
     assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
-    assert {path.suffix for path in draw_figures(maps, tmp_path, formats=["svg"])} == {".svg"}
 
 
 def test_drawing_a_missing_word_is_refused(maps, tmp_path):
@@ -356,12 +355,10 @@ def test_the_page_opens_on_the_head_with_the_strongest_links_or_on_the_requested
 
 
 def test_the_page_opens_on_a_requested_word_with_all_heads_or_the_requested_ones(maps):
+    place = maps.by_words().source_tokens.index("</s>")
     for heads, shown in ((None, [0, 1, 2, 3]), ([2], [2])):
         opening = json.loads(Page(build_html(maps, layer=0, heads=heads, word="</s>")).texts["scriptopening"])
-        place = maps.by_words().view("encoder")[0].index("</s>")
         assert opening == {"kind": 0, "layer": 0, "heads": shown, "word": place}
-    with pytest.raises(ValueError, match="the sentence has no word 'cat' to draw"):
-        build_html(maps, word="cat")
 
 
 def test_self_attention_links_join_different_words(maps):

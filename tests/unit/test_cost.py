@@ -1,6 +1,7 @@
 """The cost of training: the formula of the paper, and the cost of a run from its log."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from vaswani_transformer.training.cost import (
     RATES,
     RunCost,
     compute_training_cost,
-    count_attention_flop,
     count_parameters,
     find_rate,
 )
@@ -80,36 +80,22 @@ def test_the_error_about_a_damaged_or_empty_file_says_what_is_wrong(run_folder, 
         RunCost.read(run_folder)
 
 
-@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False, "position_embedding_type": "learned"}])
-def test_the_parts_of_a_model_add_up_to_its_parameters_and_their_flop_to_those_of_its_products(
-    build_tiny_model, changes
-):
-    model = build_tiny_model(attention="eager", **changes)
-    config = model.config
-    counts = count_parameters(config)
+def test_the_parts_of_a_model_add_up_to_its_parameters_and_to_the_flop_of_its_products(build_tiny_model):
+    model = build_tiny_model(attention="eager", tie_word_embeddings=False)
+    counts = count_parameters(model.config)
     assert counts.total() == model.num_parameters()
-    assert counts["decoder cross-attention"] == config.decoder_layers * 2 * 12 * 3 * (5 + 7)
-    length = 9
-    ids = torch.zeros(1, length, dtype=torch.long)
+    ids = torch.zeros(1, 9, dtype=torch.long)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(ids, decoder_input_ids=ids)
+    found = counter.get_flop_counts()["Global"]
     # Look-ups, norms and biases are no products. The forward pass has a third of the FLOP of a training.
     unused = sum(p.numel() for name, p in model.named_parameters() if "bias" in name or "norm" in name)
-    unused += counts["embeddings"] if changes else 0
-    of_products = 6 * (counts.total() - unused) + count_attention_flop(config, length)
-    assert 3 * counter.get_total_flops() == length * of_products
+    unused += counts["embeddings"]
+    assert 3 * (found[torch.ops.aten.mm] + found[torch.ops.aten.addmm]) == 6 * 9 * (counts.total() - unused)
 
 
 def test_the_command_prints_the_parameters_and_flop_of_each_part_of_a_recipe(output_of):
-    printed = output_of("cost --recipe base_en_de --set vocab_size=37000").splitlines()
-    assert "decoder feed-forward" + " " * 12 + "12,598,272    20.0%    7.6e+07" in printed
-    assert "sum" + " " * 29 + "63,045,632   100.0%    3.8e+08" in printed
-    assert "9.5e+17 FLOP  6 x parameters x target tokens: 100,000 updates of at most 25,000 tokens" in "\n".join(
-        printed
-    )
-
-
-def test_the_attention_window_bounds_the_cost_of_self_attention(tiny_config):
-    full = count_attention_flop(tiny_config, 100)
-    tiny_config.attention_window = 10
-    assert count_attention_flop(tiny_config, 100) == full // 10 * (6 + 40) // 10
+    printed = output_of("cost --recipe base_en_de")
+    assert re.search(r"decoder feed_forward +12,598,272 +20.0% +7.6e\+07\n", printed)
+    assert re.search(r"sum +63,045,632 +100.0% +3.8e\+08\n", printed)
+    assert "9.5e+17 FLOP  6 x parameters x target tokens: 100,000 updates" in printed

@@ -48,7 +48,7 @@ def test_sentences_with_no_or_with_different_numbers_of_references_are_refused(r
         loaded.compute(predictions=["a", "b"], references=references)
 
 
-@pytest.mark.parametrize(("predictions", "references"), [([], []), ([], ["a"]), (["a"], []), ([], [[]])])
+@pytest.mark.parametrize(("predictions", "references"), [([], []), (["a"], [])])
 def test_no_translations_or_no_references_are_refused(predictions, references):
     loaded = evaluate.load(FILE, keep_in_memory=True)
     with pytest.raises(ValueError, match="no translations or no references: give at least one of each"):

@@ -175,28 +175,19 @@ def test_hostile_fields_add_neither_html_nor_links_nor_table_rows_to_the_card(ru
         assert {row.count("|") for row in rows} == {rows[0].count("|")}
 
 
-@pytest.mark.parametrize(("given", "licence"), [("", "cc-by-4.0"), ("mit", "mit")])
-def test_a_card_names_the_base_model_and_its_licence_unless_another_is_given(run, tmp_path, given, licence):
-    base = tmp_path / "everyday"
-    base.mkdir()
-    for text, expected in (("---\nlicense: cc-by-4.0\n---\n", licence), ("no metadata", given or "unknown")):
-        (base / "README.md").write_text(text)
-        change_json(run / "recipe.json", init_from=str(base), init_fingerprint=5)
-        card = build_card(run, license=given)
-        data = ModelCard(card).data
-        assert (data.base_model, data.license) == ("everyday", expected)
-        assert ("as of the model that training began with" in card) == (expected == "cc-by-4.0")
-        assert str(tmp_path) not in card
-
-
-def test_the_licence_of_a_base_model_on_the_hub_is_in_its_card_there(run, tmp_path, monkeypatch):
-    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    monkeypatch.setattr(card_module, "hf_hub_download", lambda name, file: tmp_path / file)
-    change_json(run / "recipe.json", init_from="me/base", init_fingerprint=5)
-    for cached, expected in ((None, (None, "unknown")), ("path", ("me/base", "apache-2.0"))):
-        monkeypatch.setattr(card_module, "try_to_load_from_cache", lambda *_, found=cached: found)
-        data = ModelCard(build_card(run)).data
-        assert (data.base_model, data.license) == expected
+@pytest.mark.parametrize("init_from", ["folder", "me/base"])
+def test_a_card_names_the_base_model_and_its_licence_unless_another_is_given(run, tmp_path, monkeypatch, init_from):
+    folder = tmp_path / "everyday"
+    folder.mkdir()
+    (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    monkeypatch.setattr(card_module, "try_to_load_from_cache", lambda name, _: "path" if name == "me/base" else None)
+    monkeypatch.setattr(card_module, "hf_hub_download", lambda name, file: folder / file)
+    base = {"folder": folder}.get(init_from, init_from)
+    for init, given, expected in ((base, "", "cc-by-4.0"), (base, "mit", "mit"), ("me/gone", "", "unknown")):
+        change_json(run / "recipe.json", init_from=str(init), init_fingerprint=5)
+        data = ModelCard(build_card(run, license=given)).data
+        name = {folder: "everyday", "me/base": "me/base"}.get(init)
+        assert (data.base_model, data.license) == (name, expected)
 
 
 @pytest.mark.parametrize(

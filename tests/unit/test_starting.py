@@ -54,7 +54,6 @@ def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
 
 def test_help_needs_no_docstrings():
     assert "recipes" in run("-OO", "-m", "vaswani_transformer", "--help").stdout
-    assert "--model" in run("-OO", "-m", "vaswani_transformer", "check", "--help").stdout
 
 
 def test_help_by_python_m_imports_no_torch_but_another_program_finds_the_public_names(tmp_path):

@@ -189,7 +189,7 @@ def draw_layer(
         name += "_head" + "_".join(f"{head + 1}" for head in heads)
     place = None if word is None else find_word(word, queries)
     # The file name holds the number of the word, because file names cannot hold all characters of words.
-    name += "" if place is None else f"_word{place + 1}"
+    name = name if place is None else f"{name}_word{place + 1}"
     return _save(maps, folder, name, kind, layer, heads, place, formats)
 
 

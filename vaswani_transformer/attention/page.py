@@ -48,8 +48,8 @@ def build_html(
     """
     words = maps.by_words()
     kinds = [_describe(words, name) for name in VIEWS]
-    layer = paper_layer(len(getattr(words, kind))) if layer is None else layer
     queries, _, weights = words.view(kind)
+    layer = paper_layer(len(weights)) if layer is None else layer
     if heads is None:
         strongest = int(words.word_links(kind, layer).sum(axis=(1, 2)).argmax())
         heads = [strongest] if word is None else range(weights.shape[1])

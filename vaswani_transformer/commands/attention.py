@@ -17,8 +17,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--source", required=True, help="the sentence")
     add("--target", help="translation of the sentence; default: by the model")
     add("--output", type=output_folder, required=True, help="folder for the pictures and the page")
-    add("--format", choices=("svg", "png"), help="format of the pictures; default: both")
-    add("--dpi", type=Number(10, 2_400), help="pixels of a PNG per inch; default: 150. 450 suits a projector")
+    formats = ("svg", "png")
+    add("--format", nargs="+", choices=formats, default=formats, help="of the pictures; default: both")
+    add(
+        "--dpi",
+        type=Number(10, 2_400),
+        default=150,
+        help="pixels of a PNG per inch; default: 150; for a projector: 450",
+    )
     add("--word", help="draw this word only; default in figures 3 and 4: a word that attends to distant words")
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
     chosen.add_argument(
@@ -40,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     import matplotlib
 
     from ..attention.alignment import find_alignment_head
-    from ..attention.drawing import FORMATS, draw_figures, draw_layer
+    from ..attention.drawing import draw_figures, draw_layer
     from ..attention.maps import collect_attention
     from ..attention.page import build_html
     from ..loading import load_translator
@@ -61,11 +67,11 @@ def run(args: argparse.Namespace) -> None:
         view = {"kind": "alignment", "layer": layer, "heads": [head]}
     # In figures 3 and 4, --word is a source word. The alignment beside them is always drawn for all target words.
     word = args.word if is_one_drawing else None
-    paths, formats = [], [args.format] if args.format else FORMATS
-    with matplotlib.rc_context({"savefig.dpi": args.dpi or "figure"}):
+    paths = []
+    with matplotlib.rc_context({"savefig.dpi": args.dpi}):
         if not is_one_drawing:
-            paths += draw_figures(word_maps, args.output, word=args.word, formats=formats)
-        paths += draw_layer(word_maps, args.output, **view, word=word, formats=formats)
+            paths += draw_figures(word_maps, args.output, word=args.word, formats=args.format)
+        paths += draw_layer(word_maps, args.output, **view, word=word, formats=args.format)
     page = args.output / "attention.html"
     if args.word and not is_one_drawing:
         view = {}  # The page opens as figure 3.

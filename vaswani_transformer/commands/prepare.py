@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from ..data.preparation import Corpus
 
-# (most pairs, recipe) of recipes that suit less text than the default recipe
-SMALLER_RECIPES = ((100_000, "multi30k_tiny"), (1_000_000, "everyday_en_de"))
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
@@ -131,22 +128,13 @@ def run(args: argparse.Namespace) -> None:
         tokens = f"{counts['source_tokens']:,} source and {counts['target_tokens']:,} target tokens"
         print(f"{name}: {summarise(counts)}, kept {counts['pairs']:,} pairs with {tokens}")
     languages = f"{summary['source_language']} to {summary['target_language']}"
-    if not (args.recipe or args.changes or args.keep_vocabulary or is_parser):
-        _name_smaller_recipe(summary["train"]["pairs"])
-    print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
-
-
-def _name_smaller_recipe(num_pairs: int) -> None:
-    """Print the recipe that suits `num_pairs` training pairs, if the default recipe is too large for them."""
-    from ..training.recipes import CATALOGUE
-
-    name = next((name for most_pairs, name in SMALLER_RECIPES if num_pairs <= most_pairs), None)
-    if name is not None:
-        data = {recipe: CATALOGUE[recipe]["data"] for recipe in ("base_en_de", name)}
+    is_chosen = args.recipe or args.changes or args.keep_vocabulary
+    if summary["train"]["pairs"] <= 1_000_000 and not (is_chosen or is_parser):
         print(
-            f"the recipe base_en_de suits {data['base_en_de']}. For {num_pairs:,} pairs, prepare again in another "
-            f"folder with --recipe {name} ({data[name]})"
+            "The default recipe, base_en_de, suits millions of pairs. Prepare again, in another folder, with --recipe "
+            "multi30k_tiny for up to 100,000 pairs, or --recipe everyday_en_de for up to 1,000,000."
         )
+    print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
 def _load_vocabulary(args: argparse.Namespace, texts: Iterable[str]) -> "PreTrainedTokenizerFast":

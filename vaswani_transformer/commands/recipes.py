@@ -13,9 +13,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    import torch
-
-    from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+    from ..training.cost import count_parameters
     from ..training.recipes import ABOUT, CATALOGUE, RECIPES, build_config, load_recipe, model_defaults
 
     if args.name is not None:
@@ -26,9 +24,7 @@ def run(args: argparse.Namespace) -> None:
     line = "{:24}{:>11}  {:26}{:38}{}"
     print(line.format("recipe", "parameters", "row of the paper", "data", "hardware"))
     for name, recipe in RECIPES.items():
-        with torch.device("meta"):  # Weights on this device take no memory.
-            config = build_config(recipe.model, vocab_size=recipe.vocab_size)
-            num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
+        num_parameters = count_parameters(build_config(recipe.model, vocab_size=recipe.vocab_size)).total()
         about = [CATALOGUE[name].get(entry, "") for entry in ABOUT]
         print(line.format(name, f"{num_parameters / 1e6:.1f}M", *about).rstrip())
     print("\nThe paper gives 65M for base and 213M for big, but no vocabulary size. Ours is 37,000 for English-German.")

@@ -34,11 +34,11 @@ class PaperBLEUMetric(evaluate.Metric):
         ]
         return evaluate.MetricInfo(DESCRIPTION, CITATION, features, INPUTS)
 
-    def add_batch(self, *, predictions=None, references=None, **others) -> None:
-        """Add translations and references. `evaluate` finds out the form of the references from the first one."""
-        if self.writer is None and 0 in (len(predictions), len(references)):
+    def add_batch(self, **batch) -> None:
+        """Add predictions and references. `evaluate` finds out their form from the first ones."""
+        if self.writer is None and not all(map(len, batch.values())):
             raise ValueError("there are no translations or no references: give at least one of each.")
-        super().add_batch(predictions=predictions, references=references, **others)
+        super().add_batch(**batch)
 
     def _compute(self, predictions, references, **options) -> dict:
         metric = PaperBLEU(**options)

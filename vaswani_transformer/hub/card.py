@@ -107,10 +107,7 @@ def build_card(
     name = plain(folder.resolve().name)
     results = [_build_result(evaluation, score) for evaluation in evaluations for score in evaluation.scores]
     base, base_licence = _find_base(description.get("init_from"))
-    licence = f"Licence of the weights: {plain(license)}." if license else NO_LICENCE
-    if base_licence and not license:
-        license = base_licence
-        licence = f"Licence of the weights: {plain(license)}, as of the model that training began with."
+    license = license or base_licence
     metadata = ModelCardData(
         base_model=base,
         language=[language for language in languages if re.fullmatch("[a-z]{2,3}", language)] or None,
@@ -141,7 +138,7 @@ def build_card(
         source=source,
         target=target,
         scores=_scores(evaluations, log, is_parser=is_parser),
-        licence=licence,
+        licence=f"Licence of the weights: {plain(license)}." if license else NO_LICENCE,
         **training,
     )
 
@@ -156,14 +153,12 @@ def _find_base(name: str | None) -> tuple[str | None, str]:
         if name and Path(name).is_dir():
             base = Path(name).resolve().name  # The card must not show local folders.
             card = find_model_folder(Path(name)) / CARD_FILE
-        elif name and isinstance(try_to_load_from_cache(name, "config.json"), str):
+        elif name and try_to_load_from_cache(name, "config.json"):
             base = name
             card = hf_hub_download(name, CARD_FILE)
         if base:
             licence = ModelCard(Path(card).read_text(encoding="utf-8")).data.license
-    # The Hub refuses a card whose `base_model` cannot be a name on the Hub.
-    base = base if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base or "", re.ASCII) else None
-    return base, licence if isinstance(licence, str) and licence != "unknown" else ""
+    return base, "" if licence in (None, "unknown") else licence
 
 
 def _build_result(evaluation: Evaluation, score: Score) -> EvalResult:

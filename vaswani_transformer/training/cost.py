@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,24 +66,13 @@ def count_parameters(config: VaswaniConfig) -> Counter[str]:
         model = AutoModelForSeq2SeqLM.from_config(config)
     counts = Counter()
     for name, parameter in model.named_parameters():
-        place, _, rest = name.partition(".layers.")
-        _, *parts = rest.split(".")  # such as 0.self_attention.q_proj.weight
-        part = "output projection" if name.startswith("lm_head") else "embeddings"
-        if parts:
-            part = "other" if len(parts) == 1 else "norms" if parts[0].endswith("_residual") else parts[0]
-            part = f"{place.rpartition('.')[2]} {part.replace('_', '-')}"
+        stack, _, place = name.partition(".layers.")
+        found = re.match(r"\d+\.(\w+?)(_residual)?\.", place)
+        part = "other" if place else "output projection" if name.startswith("lm_head") else "embeddings"
+        if found:
+            part = f"{stack.removeprefix('model.')} {'norms' if found[2] else found[1]}"
         counts[part] += parameter.numel()
     return counts
-
-
-def count_attention_flop(config: VaswaniConfig, length: int) -> int:
-    """Return the FLOP per target token of the products Q K^T and weights V (equation 1), which have no parameters.
-
-    Source and target have `length` tokens. The decoder's hidden positions count, because they are computed and masked.
-    """
-    visible = min(length, config.attention_window or length)
-    keys = (config.encoder_layers + config.decoder_layers) * visible + config.decoder_layers * length
-    return FLOP_PER_PARAMETER * config.num_heads * (config.d_k + config.d_v) * keys
 
 
 @dataclass(frozen=True)

@@ -186,13 +186,13 @@ def find_config_class(model_type: str) -> type[VaswaniConfig]:
     Raises:
         ValueError: if no class of this package, nor a subclass, has this `model_type`.
     """
-    is_known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
-    if not (is_known and issubclass(CONFIG_MAPPING[model_type], VaswaniConfig)):
+    found = CONFIG_MAPPING[model_type] if str(model_type) in CONFIG_MAPPING else object
+    if not issubclass(found, VaswaniConfig):
         raise ValueError(
             f"no variation of the model has the model_type {model_type!r}: give --import FILE, the Python file that "
             f"defines and registers it."
         )
-    return CONFIG_MAPPING[model_type]
+    return found
 
 
 def model_defaults(model_type: str = VaswaniConfig.model_type) -> dict[str, object]:
