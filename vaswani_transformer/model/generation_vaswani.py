@@ -239,22 +239,24 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         asked = {"streamer": streamer, "assistant_model": assistant_model, "custom_generate": custom_generate}
         call = self.read_call(inputs, generation_config, kwargs, engine=engine, synced_gpus=synced_gpus, asked=asked)
-        rules = {
+        arguments = {
+            "inputs": inputs,
+            "generation_config": generation_config,
+            "synced_gpus": synced_gpus,
             "logits_processor": logits_processor,
             "stopping_criteria": stopping_criteria,
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         }
-        arguments = {"inputs": inputs, "generation_config": generation_config, "synced_gpus": synced_gpus, **rules}
         model = self if engine is None else getattr(engine, "model", lambda: None)()
         decoder = self._choose_decoder(call, engine, model)
         if decoder == "transformers":
             return self._delegate(call, **arguments, **asked)
         _refuse_others(call.config)
-        output = None if decoder is None and self is not model else self._decode(call, rules, decoder, model)
+        output = None if decoder is None and self is not model else self._decode(call, decoder, model, arguments)
         # Where a faster way is refuted, the model takes the next one.
         return model.generate(**arguments, **call.given | {CACHE: None}) if output is None else output
 
-    def _decode(self, call: Call, rules: dict, engine, model) -> LongTensor | ModelOutput | None:
+    def _decode(self, call: Call, engine, model, arguments: dict) -> LongTensor | ModelOutput | None:
         """Return what the search finds, or `None` if its steps do not compute what the `forward` of `model` computes.
 
         A faster way of computing the steps is checked at its first call, after each change of the model that PyTorch
@@ -263,6 +265,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         Args:
             engine: computes the steps; `None` for `forward`.
             model: the model of the engine, or this model; `None` if it no longer exists.
+            arguments: of `generate`, for the logits processors and the stopping criteria.
         """
         modules = [] if model is None else [*model.modules()]
         is_hooked = any(map(has_hooks, modules))
@@ -274,7 +277,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         # allow no check.
         may_check = steps.way is not None and ways is now and not (is_hooked or call.synced_gpus)
         witness = Witness(num_calls) if may_check and num_calls % CALLS_PER_CHECK == 0 else None
-        processors, criteria = self._build_rules(call, rules)
+        processors, criteria = self._build_rules(call, arguments)
         can_rise = may_raise_log_p(processors)
         if can_rise and call.options.num_beams > 1 and call.options.early_stopping == "never":
             logger.warning_once(
@@ -453,16 +456,21 @@ class VaswaniGenerationMixin(GenerationMixin):
         ways, way = find_ways(self), call.find_way()
         num_calls = ways.get(way, 0)
         if way is not None and num_calls % CALLS_PER_CHECK == 0:
-            search = replace(call.options, num_beams=1, do_sample=False, num_return_sequences=1)
-            self._decode(replace(call, options=search, limits=call.limits.clamp(max=3)), {}, None, self)
+            trial = replace(
+                call,
+                options=replace(call.options, num_beams=1, do_sample=False, num_return_sequences=1),
+                limits=call.limits.clamp(max=3),
+                model_kwargs=copy.deepcopy(call.model_kwargs),  # A cache of the caller stays empty.
+            )
+            self._decode(trial, None, self, arguments)
         elif num_calls > 0:
             ways[way] += 1
         if ways.get(way, 0) < 0:
             options["use_cache"] = False
         return super().generate(**arguments, **options)
 
-    def _build_rules(self, call: Call, rules: dict) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
-        """Return the logits processors and stopping criteria that transformers builds for a call and its `rules`.
+    def _build_rules(self, call: Call, arguments: dict) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
+        """Return the logits processors and stopping criteria that transformers builds for a call.
 
         Our search itself applies the limits, the end tokens and a forced end token, so they are removed from the config
         that transformers reads here. The end tokens are removed only after the processors are built, because the
@@ -474,13 +482,13 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config=config,
             input_ids_seq_length=call.prompt.shape[1],
             encoder_input_ids=call.source.states,
-            prefix_allowed_tokens_fn=rules.get("prefix_allowed_tokens_fn"),
-            logits_processor=rules.get("logits_processor"),
+            prefix_allowed_tokens_fn=arguments["prefix_allowed_tokens_fn"],
+            logits_processor=arguments["logits_processor"],
             device=call.source.states.device,
         )
         config._eos_token_tensor = None
         criteria = self._get_stopping_criteria(
-            config, rules.get("stopping_criteria") or StoppingCriteriaList(), tokenizer=call.tokenizer
+            config, arguments["stopping_criteria"] or StoppingCriteriaList(), tokenizer=call.tokenizer
         )
         return processors, criteria
 
