@@ -124,7 +124,7 @@ def _import_file(path: Path) -> None:
     sys.path.append(str(path.parent))
     found = find_spec(path.stem)
     if found is None or Path(str(found.origin)).resolve() != path:
-        raise ValueError(f"--import needs a .py file whose name is that of no other module, got {path}: rename it.")
+        raise ValueError(f"--import needs a .py file whose name is that of no other module: check or rename {path}.")
     # For the command line, __init__.py has left out the public names. The file may import them.
     sys.modules.pop("vaswani_cli", None)
     reload(sys.modules[__package__])
