@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from shortcuts import each_case
+from shortcuts import PAD, SOURCE, each_case
 from tiny_training import assert_close
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -23,8 +23,7 @@ from vaswani_transformer.engine.steps import EngineSteps
 from vaswani_transformer.model.search_vaswani import ForwardSteps
 from vaswani_transformer.translation.translator import Translator
 
-PAD, NUM_BEAMS = 1, 4
-SOURCE = torch.tensor([[9, 2, PAD, PAD, PAD], [5, 6, 7, 8, 2], [21, 9, 30, 2, PAD]])
+NUM_BEAMS = 4
 SOURCES = {
     "no padding": SOURCE.masked_fill(SOURCE == PAD, 17),
     "padding on the right": SOURCE,

@@ -8,7 +8,7 @@ import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from shortcuts import each_case
+from shortcuts import END, PAD, SENTENCES, START, each_case
 from tiny_training import assert_close
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
@@ -19,9 +19,7 @@ from vaswani_transformer.engine.search import FastBeamSearch
 from vaswani_transformer.evaluation.likelihood import score
 from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, BeamSearch, SearchOptions, agree
 
-START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens, </s> included.
-SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
 LENGTHS = [2, 5, 7, 4]
 
 

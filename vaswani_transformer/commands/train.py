@@ -62,7 +62,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import torch
 
-    from ..data.preparation import read_prepared
+    from ..data.preparation import TREES, read_prepared
     from ..evaluation.metrics import compute_bleu
     from ..runs import RECIPE_FILE
     from ..training.interruption import Interrupted, destroy_group_at_exit
@@ -102,9 +102,8 @@ def run(args: argparse.Namespace) -> None:
             f"better development loss: {progress.evaluations_without_gain}. To continue, give a larger patience: "
             f"--set patience={2 * progress.evaluations_without_gain}"
         )
-    parts.log.print(
-        f"next: vaswani {'parse' if prepared.is_for_parser else 'translate'} --model {args.output} --input FILE"
-    )
+    use = "parse" if prepared.description["target_language"] == TREES else "translate"
+    parts.log.print(f"next: vaswani {use} --model {args.output} --input FILE")
     # After an error in one process, the group is not destroyed, because NCCL might then wait for the other processes.
     # The launcher ends these processes.
     destroy_group_at_exit()

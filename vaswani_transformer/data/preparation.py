@@ -216,10 +216,6 @@ class Prepared(NamedTuple):
     description: dict
     tokenizer: PreTrainedTokenizerFast
 
-    @property
-    def is_for_parser(self) -> bool:
-        return self.description["target_language"] == TREES
-
 
 def read_prepared(folder: Path) -> Prepared:
     """Read what `prepare` wrote into `folder`, except the token ids.

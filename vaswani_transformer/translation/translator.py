@@ -147,8 +147,8 @@ class Translator:
         self.splits_sentences = split_sentences
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
         self.generate_kwargs = generate_kwargs
-        # Engines are checked while their models exist. After the first batch the translator keeps only the engine of a
-        # model that has one, and the memory of the model can be freed.
+        # From the first batch on, the translator keeps only the engine of a model that has one. The memory of the model
+        # can then be freed.
         self.models = (model, *ensemble)
         self._set_members([find_engine(member) or member for member in self.models])
         self.hints = {hint: Lines() for hint in HINTS}
@@ -247,19 +247,13 @@ class Translator:
         """
         cut = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in ids]
         inputs = self.tokenizer.pad({"input_ids": cut}, return_tensors="pt").to(self.device)
-        if len(self.models) > 1:  # Each member of an ensemble is checked alone.
+        if self.models:  # A search of one sentence checks each engine while its model exists.
             for member in self.members:
-                member.generate(**{name: x[-1:] for name, x in inputs.items()})
-            self._let_go()
-        found = self.decoder.generate(**inputs, **self.generate_kwargs | NO_RECORDS | options)
-        self._let_go()
-        return found
-
-    def _let_go(self) -> None:
-        """Let go of the models whose engines have been checked."""
-        pairs = zip(self.models, self.members, strict=False)
-        self._set_members([find_engine(model, kept=member) or model for model, member in pairs] or self.members)
-        self.models = ()
+                member.generate(**{name: x[-1:] for name, x in inputs.items()}, **NO_RECORDS)
+            pairs = zip(self.models, self.members, strict=True)
+            self._set_members([find_engine(model, kept=member) or model for model, member in pairs])
+            self.models = ()
+        return self.decoder.generate(**inputs, **self.generate_kwargs | NO_RECORDS | options)
 
     def find_warnings(self) -> list[str]:
         """Return a warning for each kind of doubtful translation that occurred so far, with its count."""
