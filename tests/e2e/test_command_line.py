@@ -232,7 +232,6 @@ def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, error_of):
         "evaluate --test other other --table new --json ./new",
         "evaluate --test other other --json model.spm",
         "evaluate --test read.partial other --json read",
-        "translate --input other --output new --alignments new",
         "align --source other --target other --gold read --output link",
     ],
 )

@@ -295,7 +295,6 @@ OBSTACLES = {
     "inputs": (wrap_prepare_inputs, "a subclass or an adapter prepares its inputs"),
     "window": (lambda model: setattr(model.config, "attention_window", 3), "its attention is restricted to a window"),
     "training": (lambda model: model.train(), "the model .* is in training mode, in which dropout acts"),
-    "no": (lambda model: setattr(model, "faster", None), "its class is not of this package, or sets faster = None"),
 }
 
 

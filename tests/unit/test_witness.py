@@ -14,7 +14,6 @@ from vaswani_transformer.model import generation_vaswani, search_vaswani
 from vaswani_transformer.model.layers_vaswani import (
     FeedForward,
     Residual,
-    TokenEmbedding,
 )
 from vaswani_transformer.translation.translator import Translator
 
@@ -51,11 +50,6 @@ class GatedResidual(Residual):
         return super().forward(x, sublayer_output + self.settings.gate * x)
 
 
-class ShiftedEmbedding(TokenEmbedding):
-    def forward(self, input_ids):
-        return super().forward(input_ids) + 0.02
-
-
 class LateFeedForward(FeedForward):
     def forward(self, x):
         return super().forward(x) * torch.where(torch.arange(x.shape[1]) < 20, 1.0, 3.0)[:, None]
@@ -65,13 +59,6 @@ class FirstWord(VaswaniForConditionalGeneration):
     def forward(self, *args, decoder_input_ids=None, **kwargs):
         outputs = super().forward(*args, decoder_input_ids=decoder_input_ids, **kwargs)
         outputs.logits[..., 4] += 100.0 * (decoder_input_ids.shape[1] == 1)
-        return outputs
-
-
-class UnlikelyWord(VaswaniForConditionalGeneration):
-    def forward(self, *args, **kwargs):
-        outputs = super().forward(*args, **kwargs)
-        outputs.logits[..., 30] -= 9.0
         return outputs
 
 
@@ -107,10 +94,8 @@ def open_gate(model):
 CHANGES = {
     "norm before the residual is added": replace_class(Residual, LaterNorm),
     "an open gate": open_gate,
-    "a constant added to the embedding": replace_class(TokenEmbedding, ShiftedEmbedding),
     "a feed-forward network that differs from position 20 on": replace_class(FeedForward, LateFeedForward),
     "another first word": replace_class(VaswaniForConditionalGeneration, FirstWord),
-    "one unlikely word": replace_class(VaswaniForConditionalGeneration, UnlikelyWord),
     "the first layer removed": drop_first_layer,
     "layers that stand twice": repeat_layers,
     "swapped rows": swap_rows,

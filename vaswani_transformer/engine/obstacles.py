@@ -32,18 +32,9 @@ def find_obstacle(model) -> str | None:
         part = f"{name or 'the model'} ({type(module).__name__})"
         if module.training and type(module).forward is not nn.Module.forward:
             return f"{part} is in training mode, in which dropout acts; call model.eval()"
-        if not is_plain(module):
+        is_changed = "forward" in vars(module) or module._compiled_call_impl is not None
+        if is_changed or has_hooks(module) or "base_layer" in module._modules:  # an adapter of peft has a base layer
             return f"{part} has a hook, an adapter or another forward"
         if not all(x is None or (type(x) is nn.Parameter and not x.is_meta) for x in module._parameters.values()):
             return f"the weights of {part} are quantised, distributed or on another device"
     return "autocast is enabled" if torch.is_autocast_enabled(model.device.type) else None
-
-
-def is_plain(module: nn.Module) -> bool:
-    """Return True if no hook, adapter or compilation changes the result of a call of `module`."""
-    return not (
-        "forward" in vars(module)
-        or "base_layer" in module._modules  # an adapter of peft
-        or module._compiled_call_impl is not None
-        or has_hooks(module)
-    )

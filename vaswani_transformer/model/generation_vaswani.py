@@ -157,7 +157,7 @@ class Call:
         cache = self.model_kwargs.get(CACHE)
         if not self.config.use_cache or (cache is not None and cache.get_seq_length() > 0):
             return None
-        return f"a cache ({self.config.cache_implementation or 'dynamic' if cache is None else type(cache).__name__})"
+        return f"a cache ({self.config.cache_implementation or 'dynamic' if cache is None else 'given'})"
 
 
 class Faster(Protocol):
@@ -267,9 +267,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             model: the model of the engine, or this model; `None` if it no longer exists.
             arguments: of `generate`, for the logits processors and the stopping criteria.
         """
-        modules = [] if model is None else [*model.modules()]
-        is_hooked = any(map(has_hooks, modules))
-        now = find_ways(model) if modules else {}
+        now = {} if model is None else find_ways(model)
+        is_hooked = model is not None and any(map(has_hooks, model.modules()))
         ways = getattr(engine, "ways", now)
         steps, logits, encoded = self._start_steps(call, engine, ways)
         num_calls = ways.get(steps.way, 0)
@@ -452,10 +451,9 @@ class VaswaniGenerationMixin(GenerationMixin):
             "max_length": None,
             "max_new_tokens": int(call.limits.max()),
         }
-        # The loop does not show its logits. So from time to time a search of three words checks the cache before it.
+        # The loop does not show its logits. So after each change a search of three words checks the cache before it.
         ways, way = find_ways(self), call.find_way()
-        num_calls = ways.get(way, 0)
-        if way is not None and num_calls % CALLS_PER_CHECK == 0:
+        if way is not None and way not in ways:
             trial = replace(
                 call,
                 options=replace(call.options, num_beams=1, do_sample=False, num_return_sequences=1),
@@ -463,8 +461,6 @@ class VaswaniGenerationMixin(GenerationMixin):
                 model_kwargs=copy.deepcopy(call.model_kwargs),  # A cache of the caller stays empty.
             )
             self._decode(trial, None, self, arguments)
-        elif num_calls > 0:
-            ways[way] += 1
         if ways.get(way, 0) < 0:
             options["use_cache"] = False
         return super().generate(**arguments, **options)
