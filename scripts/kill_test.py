@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.data.preparation import Corpus, prepare, read_prepared
 from vaswani_transformer.runs import PARTIAL_PREFIX, check_checkpoint, resumable_checkpoints
 from vaswani_transformer.training.loop import train
 from vaswani_transformer.training.recipes import RECIPES
@@ -51,7 +51,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.child:
         torch.set_num_threads(1)
-        train(build_run(RECIPE, *args.child, log_interval=2))
+        data, run = args.child
+        train(build_run(RECIPE, read_prepared(data), run, log_interval=2))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         return compare_runs(Path(folder), num_kills=args.kills, rng=random.Random(args.seed))

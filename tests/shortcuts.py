@@ -5,8 +5,15 @@ import shlex
 import sys
 
 import pytest
+import torch
 
 from vaswani_transformer import cli
+
+# Tokens of the tiny models, and sentences of 2, 5, 7 and 4 tokens, </s> included.
+START, PAD, END = 0, 1, 2
+SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
+SOURCE = torch.tensor([[9, 2, PAD, PAD, PAD], [5, 6, 7, 8, 2], [21, 9, 30, 2, PAD]])
+TEXTS = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
 
 
 def each_case(names, cases):

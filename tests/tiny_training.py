@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file
 
+from vaswani_transformer.data.preparation import read_prepared
 from vaswani_transformer.training import loop
 from vaswani_transformer.training.recipes import RECIPES, Recipe
 from vaswani_transformer.training.setup import build_run
@@ -36,9 +37,14 @@ DESCRIPTION = {
 PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(60)]
 
 
+def build(recipe, data, run, **options):
+    """Return the parts of a run on the prepared data in the folder `data`."""
+    return build_run(recipe, read_prepared(data), run, **options)
+
+
 def train(*args, **options):
-    """Train the run that `build_run` builds from these arguments, and return the folder of its model."""
-    return loop.train(build_run(*args, **options))
+    """Train the run that `build` builds from these arguments, and return the folder of its model."""
+    return loop.train(build(*args, **options))
 
 
 def weights(folder):

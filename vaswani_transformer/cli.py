@@ -31,7 +31,6 @@ STATUSES = {Interrupted: EXIT_CODE, KeyboardInterrupt: 130}  # 130 is what a she
 EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "tensorboard": "tensorboard"}
 SHARED = ("train", "translate")  # commands whose work the processes of a launcher share
 PACKAGE = Path(__file__).parent
-YOU_KNOW = "translation/you_know.md"  # a table: options of other toolkits | what to use here
 # The fields of recipes are found in the source text, because importing these files takes seconds. File -> prefix.
 FIELDS_OF_RECIPES = {"training/recipes.py": "", "model/configuration_vaswani.py": "model."}
 
@@ -83,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         advice = _advise(unknown, args.parser._option_string_actions)
         args.parser.error(
             f"unrecognized arguments: {' '.join(unknown)}{advice} (options of other toolkits: "
-            f"{PACKAGE.name}/{YOU_KNOW})"
+            f"{PACKAGE.name}/translation/you_know.md)"
         )
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
@@ -141,11 +140,8 @@ def _advise(unknown: Sequence[str], known: Collection[str]) -> str:
     for file, prefix in FIELDS_OF_RECIPES.items() if "--set" in known else ():
         if re.search(f"^    {re.escape(name)}: (?!dict)", (PACKAGE / file).read_text("utf-8"), re.MULTILINE):
             return f"; did you mean --set {prefix}{name}={value or ''.join(unknown[1:2])}?"
-    if near := get_close_matches(option, known, n=1, cutoff=0.63):
-        return f"; did you mean {near[0]}?"
-    row = rf"^\|[^|]*`--{re.escape(name).replace('_', '[-_]')}\b[^|]*\| (.*) \|$"
-    ours = re.search(row, (PACKAGE / YOU_KNOW).read_text("utf-8"), re.MULTILINE)
-    return f"; here: {ours[1]}" if ours else ""
+    near = get_close_matches(option, known, n=1, cutoff=0.63)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _prepare_streams() -> None:

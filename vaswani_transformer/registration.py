@@ -45,7 +45,15 @@ registry.supported_tasks["translation"] = {
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )
-VaswaniGenerationMixin.search_class = FastBeamSearch
-VaswaniForConditionalGeneration.build_engine = build_engine
-VaswaniForConditionalGeneration.find_engine = find_engine
-VaswaniForConditionalGeneration.sum_loss_by_slices = staticmethod(sum_loss_by_slices)
+
+
+class PackageCode:
+    """The package's faster code, see `Faster`."""
+
+    search_class = FastBeamSearch
+    find_engine = staticmethod(find_engine)
+    build_engine = staticmethod(build_engine)
+    sum_loss = staticmethod(sum_loss_by_slices)
+
+
+VaswaniGenerationMixin.faster = PackageCode()

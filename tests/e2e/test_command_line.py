@@ -167,7 +167,6 @@ def test_prepare_names_a_recipe_that_suits_the_number_of_pairs_unless_one_is_giv
         ("translate --model m --beam 5", "; did you mean --num_beams?"),
         ("train --data d --output r --patience 7", "; did you mean --set patience=7?"),
         ("train --data d --output r --label-smoothing=0.2", "; did you mean --set model.label_smoothing=0.2?"),
-        ("train --data d --output r --max-epoch 3", "; here: `--num_updates`. A run counts updates, because"),
     ],
 )
 def test_the_error_about_an_unknown_option_says_what_to_give_instead(capsys, typed, advice):
@@ -233,7 +232,6 @@ def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, error_of):
         "evaluate --test other other --table new --json ./new",
         "evaluate --test other other --json model.spm",
         "evaluate --test read.partial other --json read",
-        "translate --input other --output new --alignments new",
         "align --source other --target other --gold read --output link",
     ],
 )

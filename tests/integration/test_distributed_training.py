@@ -152,12 +152,13 @@ from pathlib import Path
 faulthandler.dump_traceback_later(400, exit=True)  # shows where a process waits for ever
 sys.path[:0] = {tests!r}
 from test_distributed_training import RECIPE
+from vaswani_transformer.data.preparation import read_prepared
 from vaswani_transformer.training import loop
 from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted, StopRequest, destroy_group_at_exit
 from vaswani_transformer.training.setup import build_run
 
 run = Path(sys.argv[2])
-parts = build_run(RECIPE, Path(sys.argv[1]), run, log_interval=1)
+parts = build_run(RECIPE, read_prepared(Path(sys.argv[1])), run, log_interval=1)
 run_update = loop.run_update
 
 def die_or_stop(parts, update):

@@ -48,7 +48,7 @@ PREPARE = "prepare --dev text text --output data --train"
         ("translate --model model --input empty", "empty is a folder: name a text file"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),
         (f"{PREPARE} model/config.json model", "model"),
-        ("train --data model --output run --recipe list", "list was not written by this version"),
+        ("cost --recipe list", "list was not written by this version"),
         (f"{PREPARE} text text --recipe deep", "deep was not written by this version"),
         (f"{PREPARE} text text --set model.attention_window={10**25}", ""),
         ("evaluate --model model --test text text --tokenize ja-mecab", "Japanese"),

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 import pytest
 from shortcuts import vaswani
-from tiny_training import TINY, train
+from tiny_training import TINY, build, train
 
 from vaswani_transformer.files import digest_files
 from vaswani_transformer.training import loop
-from vaswani_transformer.training.setup import build_run
 from vaswani_transformer.translation.example import keep_example
 
 # Names of the audit events of Python that change a file or folder.
@@ -47,7 +46,7 @@ def unfinished_run(request, tiny_data, tmp_path_factory):
 
 
 def finish_run(data, run, num_updates=4):
-    loop.train(build_run(replace(TINY, num_updates=num_updates), data, run), finish=keep_example)
+    loop.train(build(replace(TINY, num_updates=num_updates), data, run), finish=keep_example)
 
 
 def read_files(folder):
@@ -98,7 +97,7 @@ def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(
     if steps == "two steps":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
         allowed.append({})  # without `renameat2` there are two renames, between which no model exists
-    parts = build_run(replace(TINY, num_updates=4), tiny_data, run)
+    parts = build(replace(TINY, num_updates=4), tiny_data, run)
     shutil.copytree(folder, run)
     num_changes = run_and_die_at(0, parts)
     assert num_changes >= 10

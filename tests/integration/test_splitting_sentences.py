@@ -104,13 +104,6 @@ def test_the_printed_scores_say_that_sentences_were_split(folder, paragraph, cap
     assert "several" not in printed.err
 
 
-def test_alignments_of_split_sentences_are_refused(folder, paragraph, tmp_path, error_of):
-    files = f"--input {paragraph} --output {tmp_path}/output --alignments {tmp_path}/links"
-    assert "--alignments needs one translation per line" in error_of(
-        f"translate --model {folder} {files} --split_sentences"
-    )
-
-
 def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(
     pipe, folder, paragraph, capsys, monkeypatch
 ):

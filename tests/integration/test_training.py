@@ -15,19 +15,17 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from shortcuts import Program, change_json, read_json, vaswani
-from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, log_without_times, read_log, train, weights
+from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, build, log_without_times, read_log, train, weights
 
-from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.data.preparation import Corpus, prepare, read_prepared
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.files import digest_files
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
-from vaswani_transformer.loading import load_tokenizer
 from vaswani_transformer.runs import resumable_checkpoints
 from vaswani_transformer.training import loop, progress, setup
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
-from vaswani_transformer.training.setup import build_run
 
 
 def die(*args):
@@ -228,7 +226,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused_and_keeps_its_checkpoints
 def test_batches_of_all_shapes_share_one_compilation_that_does_not_change_the_result(tiny_data, tmp_path, monkeypatch):
     recipe = replace(WITHOUT_DROPOUT, num_updates=4, num_averaged_checkpoints=1)
     folders = tmp_path / "plain", tmp_path / "compiled"
-    parts = build_run(recipe, tiny_data, folders[0], log_interval=1)
+    parts = build(recipe, tiny_data, folders[0], log_interval=1)
     batches = [batch for update in itertools.islice(read_updates(parts), 4) for batch in update.micro_batches]
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     loop.train(parts)
@@ -255,7 +253,7 @@ def test_an_engine_can_be_built_while_the_development_set_is_translated(tiny_dat
         seen.append((type(model).__name__, len(pairs), find_obstacle(model)))
         return 12.5
 
-    parts = build_run(replace(TINY, num_updates=2), tiny_data, tmp_path, score_dev=score, mixed_precision=precision)
+    parts = build(replace(TINY, num_updates=2), tiny_data, tmp_path, score_dev=score, mixed_precision=precision)
     wrapper = vars(parts.model).get("forward")
     loop.train(parts)
     assert seen == [("VaswaniForConditionalGeneration", 9, None)]
@@ -283,7 +281,7 @@ def bf16_environment(monkeypatch):
 
 
 def test_the_precision_of_the_launcher_is_used(bf16_environment, tiny_data, tmp_path, capsys):
-    parts = build_run(replace(TINY, num_updates=1), tiny_data, tmp_path)
+    parts = build(replace(TINY, num_updates=1), tiny_data, tmp_path)
     assert parts.model.config._attn_implementation == HALF_PRECISION
     loop.train(parts)
     configs = [path.read_text() for path in tmp_path.rglob("config.json")]
@@ -296,7 +294,7 @@ def test_the_precision_of_the_launcher_is_used(bf16_environment, tiny_data, tmp_
 def test_short_first_orders_the_first_epoch_by_length(tiny_data, tmp_path):
     widths = {False: [], True: []}
     for short_first, found in widths.items():
-        for update in read_updates(build_run(replace(TINY, short_first=short_first), tiny_data, tmp_path)):
+        for update in read_updates(build(replace(TINY, short_first=short_first), tiny_data, tmp_path)):
             found.append(max(update.micro_batches[0][side].shape[1] for side in ("input_ids", "labels")))
             if update.is_last_of_epoch:
                 break
@@ -304,9 +302,7 @@ def test_short_first_orders_the_first_epoch_by_length(tiny_data, tmp_path):
 
 
 def test_only_cuda_compiles_by_default(tiny_data):
-    preparation = read_json(tiny_data / "preparation.json")
-    tokenizer = load_tokenizer(tiny_data)
-    recipes = [setup._complete_recipe(TINY, preparation, tokenizer, device) for device in ("cuda", "mps")]
+    recipes = [setup._complete_recipe(TINY, read_prepared(tiny_data), device) for device in ("cuda", "mps")]
     assert [recipe.compile for recipe in recipes] == [True, False]
 
 
@@ -319,7 +315,7 @@ def test_the_remaining_time_of_a_run_falls_to_zero(tiny_data, tmp_path, capsys):
 
 def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_path):
     for tokens_per_batch, expected in ((160, 1), (25_000, 6)):
-        parts = build_run(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
+        parts = build(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
         assert parts.accumulation_steps == expected
     gpu = SimpleNamespace(device=torch.device("meta"))
     assert setup._choose_accumulation_steps(replace(TINY, tokens_per_batch=25_000), gpu) == 1
@@ -328,7 +324,7 @@ def test_an_update_of_more_tokens_has_more_accumulation_steps(tiny_data, tmp_pat
 def test_a_tracker_whose_package_is_missing_is_refused(tiny_data, tmp_path, monkeypatch):
     monkeypatch.setattr("accelerate.tracking._available_trackers", [])
     with pytest.raises(ModuleNotFoundError, match="the package tensorboard is not installed"):
-        build_run(TINY, tiny_data, tmp_path, report_to="tensorboard")
+        build(TINY, tiny_data, tmp_path, report_to="tensorboard")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +341,7 @@ def test_processes_that_are_not_connected_and_deepspeed_are_refused(
 ):
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=message):
-        build_run(TINY, tiny_data, tmp_path)
+        build(TINY, tiny_data, tmp_path)
 
 
 def test_the_error_about_a_damaged_or_missing_file_of_the_data_names_the_file(tiny_data, tmp_path):
@@ -353,7 +349,7 @@ def test_the_error_about_a_damaged_or_missing_file_of_the_data_names_the_file(ti
     for damage, name, word in ((flip, "train/labels.tokens", "damaged"), (os.remove, "dev.json", "missing")):
         damage(folder / name)
         with pytest.raises(ValueError, match=rf"data/{name} is {word}\. Copy the folder again, or remove it"):
-            build_run(TINY, folder, tmp_path / "run")
+            build(TINY, folder, tmp_path / "run")
         shutil.copy(tiny_data / name, folder / name)
 
 
@@ -362,20 +358,20 @@ def test_dropout_gets_a_new_seed_if_the_number_of_processes_has_changed(copy_of_
     state = torch.load(path)
     state["random_states"] *= 2
     torch.save(state, path)
-    parts = build_run(TINY, tiny_data, copy_of_stopped)
+    parts = build(TINY, tiny_data, copy_of_stopped)
     parts.checkpoints.load(path.parents[1], seed=5, warn=print)
     assert torch.initial_seed() == 5 + 4
 
 
 def test_the_seed_decides_the_first_weights(tiny_data, tmp_path):
-    first, same, other = (build_run(TINY, tiny_data, tmp_path, seed=seed).model.lm_head.weight for seed in (1, 1, 2))
+    first, same, other = (build(TINY, tiny_data, tmp_path, seed=seed).model.lm_head.weight for seed in (1, 1, 2))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
 
 
 def build_spoilt(updates, *args, **options):
     """Return the parts of a run in which a gradient is NaN in each update whose number, from 1, is in `updates`."""
-    parts = build_run(*args, **options)
+    parts = build(*args, **options)
 
     def spoil(gradient):
         return gradient * float("nan") if parts.progress.update + 1 in updates else gradient

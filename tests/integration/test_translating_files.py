@@ -14,7 +14,6 @@ import pytest
 from shortcuts import vaswani, write_lines
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
-from vaswani_transformer.attention import alignment
 from vaswani_transformer.commands.translate import OF_OUTPUT
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.translator import Translator
@@ -90,7 +89,7 @@ def test_compressed_files_and_pipes_give_the_same_translations(model_folder, tex
 def test_each_option_that_changes_the_output_of_translate_is_compared_before_work_continues():
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
     compared_by_content = {"model", "ensemble", "import"}
-    names_of_files = {"input", "output", "alignments"}
+    names_of_files = {"input", "output"}
     assert options - {"command", "debug", "module", "parser"} == {*OF_OUTPUT} | compared_by_content | names_of_files
 
 
@@ -124,13 +123,3 @@ def test_two_processes_continue_the_work_of_a_killed_process_and_write_the_same_
     subprocess.run([sys.executable, *torchrun.split()], env=environment, check=True, timeout=900)
     assert output.read_bytes() == (tmp_path / "whole").read_bytes()
     assert not (tmp_path / "out.partial").exists()
-
-
-def test_a_text_that_changes_before_it_is_aligned_is_an_error(model_folder, text, tmp_path, monkeypatch, error_of):
-    def change(*args):
-        write_lines(text, reversed(SENTENCES))
-        return []
-
-    monkeypatch.setattr(alignment, "align", change)
-    command = f"translate --model {model_folder} --input {text} --output {tmp_path}/out --alignments {tmp_path}/links"
-    assert f"text changed, so {tmp_path}/links is wrong: repeat the command" in error_of(f"{command} {SMALL}")

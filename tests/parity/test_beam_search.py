@@ -11,12 +11,11 @@ from heapq import nlargest
 
 import pytest
 import torch
+from shortcuts import END, PAD, SENTENCES, START
 
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.ensemble import Ensemble
 
-START, PAD, END = 0, 1, 2
-SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
 SOURCE = torch.tensor([sentence + [PAD] * (7 - len(sentence)) for sentence in SENTENCES])
 OFFSET = 8
 Hypothesis = tuple[int, ...]

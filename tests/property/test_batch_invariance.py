@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from shortcuts import END, PAD
 
 from vaswani_transformer.model.search_vaswani import BeamSearch
 
-PAD, END = 1, 2
 SEARCHES = {
     "beam": {"num_beams": 4},
     "forced end": {"num_beams": 3, "forced_eos_token_id": END},

@@ -82,16 +82,16 @@ def test_a_line_with_anything_but_links_is_refused(line):
         parse_links(line)
 
 
-def test_translate_writes_alignments_and_align_rates_its_own_by_a_gold_file_or_names_a_wrong_line(
-    bundled_model, tmp_path, capsys
-):
+def test_align_writes_links_and_rates_them_by_a_gold_file_or_names_a_wrong_line(bundled_model, tmp_path, capsys):
     source, output, links = (tmp_path / name for name in ("source", "output", "links.gz"))
     source.write_text("I am Tom.\n\nWhen did you buy the red car?\n")
-    vaswani(f"translate --model {bundled_model} --input {source} --output {output} --alignments {links}")
+    vaswani(f"translate --model {bundled_model} --input {source} --output {output}")
+    align = f"align --model {bundled_model} --source {source} --target {output}"
+    vaswani(f"{align} --output {links}")
     assert gzip.decompress(links.read_bytes()).decode() == "0-0 1-1 2-2\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n"
     gold = tmp_path / "gold"
     gold.write_text("0-0 1-1\n\n0-0 1-1 2-2 3-6 4-3 5-4 6-5\n")
-    command = f"align --model {bundled_model} --source {source} --target {output} --gold {gold}"
+    command = f"{align} --gold {gold}"
     vaswani(command)
     assert "alignment error rate 0.053  precision 0.900  recall 1.000" in capsys.readouterr().err
     gold.write_text("0-0\n\n0?0\n")

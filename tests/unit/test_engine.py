@@ -9,27 +9,21 @@ from unittest import mock
 
 import pytest
 import torch
-from shortcuts import each_case
+from shortcuts import PAD, SOURCE, each_case
 from tiny_training import assert_close
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
+from vaswani_transformer import pipeline
 from vaswani_transformer.engine import steps as engine_steps
+from vaswani_transformer.engine.engine import build_engine, find_engine
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.engine.products import PRIVATE_NAMES, Products, find_private
 from vaswani_transformer.engine.steps import EngineSteps
-from vaswani_transformer.model.layers_vaswani import (
-    MultiHeadAttention,
-    Residual,
-    TokenEmbedding,
-    eager_attention,
-)
 from vaswani_transformer.model.search_vaswani import ForwardSteps
 from vaswani_transformer.translation.translator import Translator
 
-PAD, NUM_BEAMS = 1, 4
-SOURCE = torch.tensor([[9, 2, PAD, PAD, PAD], [5, 6, 7, 8, 2], [21, 9, 30, 2, PAD]])
+NUM_BEAMS = 4
 SOURCES = {
     "no padding": SOURCE.masked_fill(SOURCE == PAD, 17),
     "padding on the right": SOURCE,
@@ -220,7 +214,6 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(model):
 
 
 def test_generate_reads_the_embeddings_in_place_and_build_engine_copies_them(model, monkeypatch):
-    monkeypatch.setattr(ForwardSteps, "__init__", None)  # Decoding by `forward` would raise an error.
     keep = Products.keep
     kept = []
 
@@ -253,11 +246,8 @@ def test_a_translator_keeps_its_weights_and_a_pipeline_uses_the_current_state_of
     before = translator(["a dog runs"])
     assert [{"translation_text": before[0][0].text}] == pipe(["a dog runs"])
     assert pipe._find_engine()["engine"] is pipe._find_engine()["engine"]
-    attention = model.model.decoder.layers[0].cross_attention
     for change in (
         lambda: nn.init.normal_(model.get_input_embeddings().weight),
-        lambda: attention.out_proj.weight.data.normal_(),
-        lambda: setattr(attention, "scaling", 9.0),
         lambda: setattr(model.config, "position_layout", "concatenated"),
     ):
         engine = pipe._find_engine()["engine"]
@@ -281,7 +271,7 @@ def replace_forward(model):
 
 
 def replace_norm(model):
-    model.model.encoder.layers[1].feed_forward_residual.norm = nn.RMSNorm(12)
+    model.model.encoder.layers[1].feed_forward_residual.norm = nn.RMSNorm(12).eval()
 
 
 def compile_part(model):
@@ -304,7 +294,7 @@ OBSTACLES = {
     "compile": (compile_part, r"decoder.layers.0 \(DecoderLayer\) has"),
     "inputs": (wrap_prepare_inputs, "a subclass or an adapter prepares its inputs"),
     "window": (lambda model: setattr(model.config, "attention_window", 3), "its attention is restricted to a window"),
-    "training": (lambda model: model.train(), "it is in training mode, in which dropout acts"),
+    "training": (lambda model: model.train(), "the model .* is in training mode, in which dropout acts"),
 }
 
 
@@ -315,7 +305,7 @@ def test_a_model_without_an_engine_decodes_by_its_forward(build_tiny_model, chan
     assert find_obstacle(model) is None
     change(model)
     with pytest.raises(ValueError, match=f"an engine cannot be built of this model: .*{reason}"):
-        model.build_engine()
+        build_engine(model)
     found = model.generate(SOURCE, **options)
     expected = model.generate(SOURCE, **options | RECORDED)
     assert torch.equal(found.sequences, expected.sequences)
@@ -338,8 +328,7 @@ def test_logits_that_a_hook_has_seen_are_not_overwritten(model):
     seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
-    # The first search computes two of its five steps again without a cache, to check the cache.
-    assert len(seen) == 5 + 2
+    assert len(seen) == 5
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
@@ -360,119 +349,12 @@ def test_an_engine_can_sample(model):
     assert torch.equal(likeliest, engine.generate(SOURCE, **options | {"do_sample": False}))
 
 
-# A changed network, in a subclass or a fork
-
-
-class LaterNorm(Residual):
-    def forward(self, x, sublayer_output):
-        return x + self.norm(sublayer_output)
-
-
-class ScaledEmbedding(TokenEmbedding):
-    def forward(self, input_ids):
-        return super().forward(input_ids) + 0.02  # too small a change to show in bfloat16
-
-
-class CappedLogits(VaswaniForConditionalGeneration):
-    def forward(self, *args, **kwargs):
-        outputs = super().forward(*args, **kwargs)
-        outputs.logits = outputs.logits.tanh()
-        return outputs
-
-
-class BiasedAttention(MultiHeadAttention):
-    def _find_kernel(self, **kwargs):
-        # Larger queries change the attention weights but not their sum. A bias on the scores would do the same.
-        return lambda module, q, k, v, mask, **options: eager_attention(module, q * 3, k, v, mask, **options)
-
-
-class LocalAttention(MultiHeadAttention):
-    def _find_kernel(self, **kwargs):
-        return lambda module, q, k, v, mask, **options: eager_attention(
-            module, q, k[:, :, -100:], v[:, :, -100:], None if mask is None else mask[..., -100:], **options
-        )
-
-
-class GatedResidual(Residual):
-    def forward(self, x, sublayer_output):
-        return super().forward(x, sublayer_output + self.gate * x)
-
-
-CHANGES = {
-    "norm before the residual is added": (Residual, LaterNorm),
-    "a constant added to the embedding": (TokenEmbedding, ScaledEmbedding),
-    "capped logits": (VaswaniForConditionalGeneration, CappedLogits),
-    "queries multiplied by 3": (MultiHeadAttention, BiasedAttention),
-    "attention to the last 100 keys only": (MultiHeadAttention, LocalAttention),
-}
-
-
-@each_case(("old", "new"), CHANGES)
-def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(model, monkeypatch, old, new):
-    warnings = []
-    assert model.find_engine() is not None
-    for module in model.modules():
-        if type(module) is old:
-            module.__class__ = new
-    monkeypatch.setattr("vaswani_transformer.engine.engine.logger.warning_once", warnings.append)
-    assert find_obstacle(model) is None
-    assert torch.equal(model.generate(SOURCE), model.generate(SOURCE, use_cache=False))
-    assert {"decodes by its forward" in text for text in warnings} == {True}
-    with pytest.raises(ValueError, match="its forward computes other logits than an engine"):
-        model.build_engine(dtype="bfloat16")
-
-
-def test_a_bfloat16_engine_is_refused_even_if_only_the_encoder_has_changed(model):
-    model.get_encoder().layers[0].self_attention.__class__ = BiasedAttention
-    with pytest.raises(ValueError, match="its forward computes other logits than an engine"):
-        model.build_engine(dtype="bfloat16")
-
-
-class ReadsEncoding(VaswaniForConditionalGeneration):
-    def forward(self, *args, encoder_outputs=None, **kwargs):
-        if encoder_outputs is not None:
-            assert encoder_outputs.last_hidden_state.isfinite().all()
-        return super().forward(*args, encoder_outputs=encoder_outputs, **kwargs)
-
-
-def test_a_forward_that_reads_the_output_of_the_encoder_by_name_does_not_prevent_an_engine(model):
-    model.__class__ = ReadsEncoding
-    assert model.find_engine() is not None
-
-
-GATES = {
-    "parameter": (lambda: nn.Parameter(torch.zeros(1)), lambda residual: nn.init.constant_(residual.gate, 2.0)),
-    "buffer": (lambda: nn.Buffer(torch.zeros(1)), lambda residual: residual.gate.fill_(2.0)),
-    "number": (lambda: 0.0, lambda residual: setattr(residual, "gate", 2.0)),
-}
-
-
-@each_case(("build", "change"), GATES)
-def test_a_model_is_compared_with_its_engine_again_after_a_value_in_a_layer_changes(model, build, change):
-    residual = model.model.decoder.layers[0].feed_forward_residual
-    residual.__class__ = GatedResidual
-    residual.gate = build()
-    assert model.find_engine() is not None
-    change(residual)
-    assert model.find_engine() is None
-
-
-def test_a_model_is_compared_with_its_engine_again_after_a_function_of_the_layers_is_replaced(model, monkeypatch):
-    model.set_attn_implementation("eager")
-    assert model.find_engine() is not None
-    monkeypatch.setattr(
-        "vaswani_transformer.model.layers_vaswani.eager_attention",
-        lambda module, q, k, v, mask, **options: eager_attention(module, q * 0, k, v, mask, **options),
-    )
-    assert model.find_engine() is None
-
-
-def test_a_memory_error_while_comparing_with_an_engine_is_raised_and_the_next_call_tries_again(model, monkeypatch):
+def test_a_lack_of_memory_for_an_engine_is_raised_and_the_next_call_tries_again(model, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("vaswani_transformer.engine.engine.Engine", mock.Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
-            model.find_engine()
-    assert model.find_engine() is not None
+            find_engine(model)
+    assert find_engine(model) is not None
 
 
 # Options that are refused

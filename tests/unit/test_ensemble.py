@@ -4,11 +4,11 @@ import functools
 
 import pytest
 import torch
+from shortcuts import SOURCE
 from tiny_training import assert_close
 
 from vaswani_transformer.translation.ensemble import Ensemble, mean_log_probs
 
-SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
 WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 

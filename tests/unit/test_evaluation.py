@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from shortcuts import TEXTS
 
 from vaswani_transformer import loading
 from vaswani_transformer.evaluation import likelihood
@@ -15,18 +16,16 @@ from vaswani_transformer.files import digest_file, write_json
 from vaswani_transformer.loading import fingerprint_model, load, load_translator
 from vaswani_transformer.translation.translator import Hypothesis, Translator
 
-SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
-
 
 @pytest.fixture(scope="module")
 def translator(build_translator):
-    return build_translator(SENTENCES * 3)
+    return build_translator(TEXTS * 3)
 
 
 @pytest.fixture
 def saved(build_translator, tmp_path):
     folder = tmp_path / "run" / "model"
-    build_translator(SENTENCES * 3, folder=folder)
+    build_translator(TEXTS * 3, folder=folder)
     return folder
 
 

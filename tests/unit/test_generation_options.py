@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from shortcuts import each_case
+from shortcuts import END, PAD, SOURCE, each_case
 from tiny_training import assert_close
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
@@ -29,8 +29,6 @@ from vaswani_transformer.model.generation_vaswani import (
 from vaswani_transformer.model.search_vaswani import MOST_ALPHA, SearchOptions
 from vaswani_transformer.training.recipes import BOUNDS
 
-PAD, END = 1, 2
-SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
 MASK = (SOURCE != PAD).long()
 WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 AS_IN_TRANSFORMERS = {"length_penalty_type": "power", "max_length_offset": None}
@@ -281,7 +279,7 @@ def test_sentences_that_have_ended_leave_the_batch_unless_a_hook_or_an_argument_
     sizes = []
 
     class Recorder(VaswaniForConditionalGeneration):
-        find_engine = None
+        faster = None
 
         def forward(self, *args, domains=None, **kwargs):
             sizes.append(len(kwargs["decoder_input_ids"]))

@@ -4,14 +4,12 @@ import copy
 
 import pytest
 import torch
-from shortcuts import vaswani, write_lines
+from shortcuts import PAD, SENTENCES, vaswani, write_lines
 from torch.testing import assert_close
 
 from vaswani_transformer.evaluation import likelihood
 from vaswani_transformer.evaluation.likelihood import score, score_pairs
 
-PAD, END = 1, 2
-SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
 SOURCE = torch.tensor([sentence + [PAD] * (7 - len(sentence)) for sentence in SENTENCES])
 LABELS = torch.tensor([[4, 2, -100, -100], [9, 9, 31, 2], [2, -100, -100, -100], [30, 5, 2, -100]])
 

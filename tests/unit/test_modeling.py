@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
 from vaswani_transformer.training.recipes import RECIPES
 
 # Parameters in millions, for the rows of table 3 for which the paper gives a number.
@@ -148,34 +149,12 @@ def test_decoder_inputs_are_the_start_token_and_the_shifted_labels(build_tiny_mo
     assert model.generate(SOURCE)[:, 0].tolist() == [11, 11]
 
 
-def test_decoder_inputs_of_labels_padded_on_the_left_hold_no_label_before_the_start_token(build_tiny_model):
-    model = build_tiny_model(decoder_start_token_id=11)
-    pad = model.config.pad_token_id
-    labels = torch.tensor([[-100, -100, 7, 8], [5, 6, 7, 8], [-100, -100, -100, -100]])
-    found = model.prepare_decoder_input_ids_from_labels(labels)
-    assert found.tolist() == [[pad, pad, 11, 7], [11, 5, 6, 7], [11, pad, pad, pad]]
-
-
-@pytest.mark.parametrize(("has_decoder_inputs", "has_mask"), [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("start", [0, 1])
-def test_labels_padded_on_the_left_give_the_loss_of_labels_without_padding(
-    build_tiny_model, has_decoder_inputs, has_mask, training, start
-):
-    model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
-    rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
-    labels = torch.tensor([[-100] * (5 - len(row)) + row for row in rows])
-    alone = [model(SOURCE[:1], labels=torch.tensor([row]), num_items_in_batch=1, skip_logits=False) for row in rows]
-    inputs = {"input_ids": SOURCE[:1].expand(3, -1), "labels": labels, "num_items_in_batch": 1}
-    if has_decoder_inputs:
-        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
-    if has_mask:
-        inputs["decoder_attention_mask"] = (labels != -100).long()
-    found, without_logits = (model(**inputs, skip_logits=skips) for skips in (False, True))
-    assert_close(found.loss, sum(output.loss for output in alone))
-    for logits, output, row in zip(found.logits, alone, rows, strict=True):
-        assert_close(logits[-len(row) :], output.logits[0])
-    assert_close(without_logits.loss, found.loss)
+def test_labels_padded_on_the_left_are_refused_where_data_collators_ask_for_decoder_inputs(build_tiny_model):
+    model = build_tiny_model()
+    without_labels = torch.full((1, 4), -100)
+    assert model.prepare_decoder_input_ids_from_labels(without_labels).tolist() == [[0, 1, 1, 1]]
+    with pytest.raises(ValueError, match="padded on the left: set tokenizer"):
+        model.prepare_decoder_input_ids_from_labels(torch.tensor([[5, 6, 7, 8], [-100, -100, 7, 8]]))
 
 
 def test_given_decoder_inputs_are_used_unchanged_if_the_labels_of_a_prompt_are_masked(build_tiny_model):
@@ -187,9 +166,10 @@ def test_given_decoder_inputs_are_used_unchanged_if_the_labels_of_a_prompt_are_m
 
 @pytest.mark.parametrize("has_package", [True, False])
 def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, monkeypatch, has_package):
-    # In the copy of the code that is uploaded with a model, `sum_loss_by_slices` is None.
-    by_slices = mock.Mock(wraps=VaswaniForConditionalGeneration.sum_loss_by_slices)
-    monkeypatch.setattr(VaswaniForConditionalGeneration, "sum_loss_by_slices", by_slices if has_package else None)
+    by_slices = mock.Mock(wraps=sum_loss_by_slices)
+    # In the copy of the code that is uploaded with a model, `faster` is None.
+    faster = mock.Mock(sum_loss=by_slices) if has_package else None
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "faster", faster)
     model = build_tiny_model(dropout=0, label_smoothing=0.2, output_bias=True, noise=0.3)
     logits = model(**INPUTS).logits.flatten(0, 1)
     smooth, plain = (cross_entropy(logits, LABELS.flatten(), label_smoothing=epsilon) for epsilon in (0.2, 0.0))

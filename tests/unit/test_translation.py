@@ -5,6 +5,7 @@ import logging
 import math
 
 import pytest
+from shortcuts import TEXTS
 from transformers import GenerationConfig
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
@@ -12,22 +13,20 @@ from vaswani_transformer.evaluation.likelihood import score, score_pairs
 from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 
-SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
-
 
 @pytest.fixture(scope="module")
 def parts(build_translator):
     """Return a model and a tokenizer."""
-    return build_translator(SENTENCES * 3)
+    return build_translator(TEXTS * 3)
 
 
 def test_translations_keep_order_and_empty_lines_and_on_batch_counts_each_sentence_once(parts):
     counts = []
-    together = translate(*parts, SENTENCES, max_new_tokens=8, tokens_per_batch=15, on_batch=counts.append)
+    together = translate(*parts, TEXTS, max_new_tokens=8, tokens_per_batch=15, on_batch=counts.append)
     assert len(counts) > 2
-    assert sum(counts) == len(SENTENCES)
+    assert sum(counts) == len(TEXTS)
     assert translate(*parts, []) == []
-    alone = [translate(*parts, [sentence], max_new_tokens=8)[0] for sentence in SENTENCES]
+    alone = [translate(*parts, [sentence], max_new_tokens=8)[0] for sentence in TEXTS]
     assert together == alone
     assert [bool(text) for text in together] == [True, False, True, False, True, True]
 
@@ -64,10 +63,10 @@ def test_batches_are_sorted_by_length_and_hold_at_most_tokens_per_batch(parts, t
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2, "length_penalty": 0.0}, {"length_penalty_type": "power"}])
 def test_a_translator_returns_the_translations_and_scores_of_generate(parts, options):
     model, tokenizer = parts
-    found = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, max_new_tokens=8, **options)(SENTENCES)
+    found = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, max_new_tokens=8, **options)(TEXTS)
     for row in (0, 2, 4, 5):
         output = model.generate(
-            **tokenizer([SENTENCES[row]], return_tensors="pt"),
+            **tokenizer([TEXTS[row]], return_tensors="pt"),
             max_new_tokens=8,
             num_return_sequences=2,
             return_dict_in_generate=True,
@@ -149,10 +148,10 @@ def test_a_generation_config_of_the_caller_sets_beam_and_penalty(parts):
         with pytest.raises(ValueError, match=rf"must be from 1 to num_beams .*, which is 2; got {asked}\."):
             Translator(*parts, num_hypotheses=asked, generation_config=config)
     options = {"num_hypotheses": 2, "with_scores": True}
-    found = Translator(*parts, **options, generation_config=config)(SENTENCES)
+    found = Translator(*parts, **options, generation_config=config)(TEXTS)
     open_config = GenerationConfig(max_new_tokens=6)  # the model's config supplies the beam of four
-    assert len(Translator(*parts, num_hypotheses=4, generation_config=open_config)(SENTENCES)[0]) == 4
-    assert found == Translator(*parts, **options, **settings)(SENTENCES)
+    assert len(Translator(*parts, num_hypotheses=4, generation_config=open_config)(TEXTS)[0]) == 4
+    assert found == Translator(*parts, **options, **settings)(TEXTS)
 
 
 def test_a_warning_counts_sentences_that_are_cut(parts, monkeypatch):

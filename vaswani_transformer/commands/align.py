@@ -3,8 +3,7 @@
 vaswani align --model runs/base --source test.en --target test.de --output test.align
 
 For each pair of lines the output has a line of links `i-j`: source word i and target word j, counted from 0, as in
-fast_align. Spaces and tabs separate words. To align the translations of the model itself, use
-`vaswani translate --alignments FILE`.
+fast_align. Spaces and tabs separate words.
 """
 
 import argparse

@@ -85,7 +85,7 @@ def find_fault(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> None:
     from ..data.filtering import summarise
-    from ..data.preparation import prepare, read_all
+    from ..data.preparation import TREES, prepare, read_all
     from ..data.sources import find_languages
     from ..parsing.vocabulary import learn_vocabulary
     from ..training.recipes import load_recipe
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
             drop_duplicates=args.drop_duplicates,
             tokenizer=tokenizer,
             source_language=languages[0],
-            target_language="trees" if is_parser else languages[1],
+            target_language=TREES if is_parser else languages[1],
             inputs=inputs,
             describe=describe,
             recipe=recipe.to_dict(),

@@ -62,7 +62,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     import torch
 
-    from ..data.preparation import read_preparation
+    from ..data.preparation import TREES, read_prepared
     from ..evaluation.metrics import compute_bleu
     from ..runs import RECIPE_FILE
     from ..training.interruption import Interrupted, destroy_group_at_exit
@@ -78,13 +78,11 @@ def run(args: argparse.Namespace) -> None:
     describes_run = args.recipe is not None or args.divide_widths is not None
     recorded = {} if describes_run else read_settings(args.output)
     settings = {name: value for name, value in recorded.items() if name in OF_RUN} | take_given(args, *OF_RUN)
-    name = args.recipe
-    if name is None:
-        read_preparation(args.data)  # This raises an error if the folder holds no prepared data.
-        name = str((args.output if recorded else args.data) / RECIPE_FILE)
+    prepared = read_prepared(args.data)
+    name = args.recipe or str((args.output if recorded else args.data) / RECIPE_FILE)
     parts = build_run(
         _change_recipe(name, args),
-        args.data,
+        prepared,
         args.output,
         **settings,
         accumulation_steps=args.accumulation_steps,
@@ -104,8 +102,8 @@ def run(args: argparse.Namespace) -> None:
             f"better development loss: {progress.evaluations_without_gain}. To continue, give a larger patience: "
             f"--set patience={2 * progress.evaluations_without_gain}"
         )
-    is_parser = read_preparation(args.data)["target_language"] == "trees"
-    parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
+    use = "parse" if prepared.description["target_language"] == TREES else "translate"
+    parts.log.print(f"next: vaswani {use} --model {args.output} --input FILE")
     # After an error in one process, the group is not destroyed, because NCCL might then wait for the other processes.
     # The launcher ends these processes.
     destroy_group_at_exit()

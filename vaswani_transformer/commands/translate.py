@@ -20,7 +20,6 @@ from .arguments import (
     add_search_options,
     load_members,
     open_output,
-    output_path,
     output_stream,
     take_given,
     text_stream,
@@ -44,16 +43,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add(
         "--scores", action="store_true", help="write the score log P / length penalty and a tab before each translation"
     )
-    add("--alignments", type=output_path, help="also write word alignments to this file, as `vaswani align` does")
     add_search_options(command)
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..attention.alignment import align, format_links
-    from ..data.corpus import read_parallel_files
-    from ..data.lines import read_lines
     from ..files import digest_file
-    from ..translation.files import find_processes, read_windows, survey, translate_file, translate_stream
+    from ..translation.files import find_processes, read_windows, translate_file, translate_stream
     from ..translation.translator import Translator, format_lines
 
     source, output = args.input, args.output
@@ -66,14 +61,6 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
         )
-    if args.alignments is not None:
-        if not is_resumable:
-            raise ValueError("--alignments needs files as --input and --output.")
-        if args.nbest or args.scores or args.split_sentences:
-            raise ValueError(
-                "--alignments needs one translation per line, made from the whole line: leave out --nbest, --scores "
-                "and --split_sentences."
-            )
     first, *others = load_members(args)
     translator = Translator(
         first.model,
@@ -91,20 +78,13 @@ def run(args: argparse.Namespace) -> None:
     }
     if code := getattr(args, "import"):
         settings["import"] = digest_file(code)
-    aligner = None if args.alignments is None else first
-    del first, others  # The memory of the models is freed, unless the translator or the aligner still needs them.
+    del first, others  # The memory of the models is freed, unless the translator still needs them.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
-        text = translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
+        translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with open_output(output) as file:
             translate_stream(translator, read_windows(source), file, to_lines=to_lines)
     processes.destroy_process_group()
-    if aligner is not None and processes.is_main_process:
-        with open_output(args.alignments) as file:
-            for links in align(aligner.model, aligner.tokenizer, read_parallel_files(source, output)):
-                file.write(f"{format_links(links)}\n")
-        if survey(read_lines(source)) != text:
-            raise ValueError(f"{source} changed, so {args.alignments} is wrong: repeat the command.")
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)

@@ -31,6 +31,7 @@ from .tokenization import train_tokenizer, warn_of_lost_tokens
 
 # Mark of sub-words in the output of subword-nmt or SentencePiece -> a command that joins the sub-words.
 SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}
+TREES = "trees"  # the target language of a parser
 FORMAT = 6  # The version of the format of the files in the folder.
 # The vocabulary is learnt from at most this number of pairs: every k-th pair of all corpora, whatever their weights.
 # Learning needs 1.2 KB of memory per different word, which would be gigabytes for the paper's 4.5M pairs.
@@ -206,6 +207,25 @@ def read_preparation(folder: Path) -> dict:
             "max_length_ratio",
         )(preparation)
     return preparation
+
+
+class Prepared(NamedTuple):
+    """A folder of prepared data, its `preparation.json`, and its tokenizer."""
+
+    folder: Path
+    description: dict
+    tokenizer: PreTrainedTokenizerFast
+
+
+def read_prepared(folder: Path) -> Prepared:
+    """Read what `prepare` wrote into `folder`, except the token ids.
+
+    Raises:
+        FileNotFoundError: if `folder` does not contain prepared data.
+        ValueError: if a file is damaged.
+    """
+    description = read_preparation(folder)
+    return Prepared(folder, description, PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False))
 
 
 def _learn_vocabulary(

@@ -12,25 +12,18 @@ import weakref
 
 import torch
 from torch import LongTensor, Tensor, nn
-from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import ModelOutput, logging
+from transformers.utils import ModelOutput
 
 from ..devices import limit_threads
 from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..model.search_vaswani import agree
+from ..model.search_vaswani import find_ways, logger
 from .layers import DecoderProducts, EncoderProducts
-from .obstacles import describe_state, find_obstacle, sum_weights
+from .obstacles import find_obstacle
 from .products import build_products
 from .steps import EngineSteps
 
-logger = logging.get_logger(__name__)
-
-MOST_COMPARED = 130  # most tokens in a sentence on which an engine and its model are compared
-
-# For each model and kind of engine: the state of the model when it was compared with an engine, and a sentence about
-# the difference, or `None` if they agreed. The kind is True for whole engines, and False for engines that only decode.
-COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[list, str | None]]] = weakref.WeakKeyDictionary()
+REFUSAL = "an engine cannot be built of this model: {}. Call the model's generate() without an engine."
 
 
 class Engine(VaswaniGenerationMixin):
@@ -53,8 +46,8 @@ class Engine(VaswaniGenerationMixin):
         model: a weak reference to the model. If an engine cannot do what a call of `model.generate(engine=...)` asks
             for, the model's `forward` takes its place. Before that, `generate` reads this reference. If the engine was
             built of another model, `generate` raises a ValueError.
-        state, sums: what `describe_state` and `sum_weights` returned when the engine was built. An engine for one call
-            has neither.
+        way: the kind of engine, for `find_ways`.
+        ways: what `find_ways` returned when the engine was built. After a change of the model, it returns another one.
     """
 
     @torch.inference_mode(False)  # An engine that is built in inference mode is also used outside of it.
@@ -80,9 +73,9 @@ class Engine(VaswaniGenerationMixin):
         head = model.lm_head
         is_tied = head.weight is decoder.embed_tokens.weight
         self.project = products.build(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
+        self.way = name_way(self.dtype, for_one_call=for_one_call)
+        self.ways = find_ways(model)
         if not for_one_call:
-            self.state = describe_state(model)
-            self.sums = sum_weights(model)
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
@@ -92,6 +85,11 @@ class Engine(VaswaniGenerationMixin):
         """Search as the model's `generate` does. Options that need the model's `forward` raise a ValueError."""
         with limit_threads(self.device):
             return super().generate(*args, **{"engine": self} | kwargs)
+
+    @property
+    def is_refuted(self) -> bool:
+        """True if a search with this kind of engine gave other logits than `forward`."""
+        return self.ways.get(self.way, 0) < 0
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Raise a TypeError: packed matrices (see `PackedProducts`) could not be used in another process."""
@@ -110,6 +108,8 @@ class Engine(VaswaniGenerationMixin):
     @torch.inference_mode()
     def encode(self, input_ids: LongTensor, attention_mask: Tensor | None) -> Tensor:
         """Return the output of the encoder (B, S, D) for `input_ids` (B, S); `attention_mask` is 0 at padding."""
+        if not hasattr(self, "encoder_layers"):  # This engine serves one call, so its model has not changed.
+            return self.model().get_encoder()(input_ids, attention_mask=attention_mask).last_hidden_state
         if attention_mask is not None and bool(attention_mask.all()):
             attention_mask = None  # nothing is padded
         with self.without_autocast():
@@ -137,20 +137,29 @@ class Engine(VaswaniGenerationMixin):
         return steps, steps.read(prompt)
 
 
+def name_way(dtype: torch.dtype, *, for_one_call: bool) -> str:
+    """Return the name of a kind of engine, for `find_ways`."""
+    return f"an engine {'for one call' if for_one_call else 'that is kept'} in {dtype}"
+
+
 def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype | str | None = None) -> Engine:
     """Return an engine of `model` for any number of calls.
 
     Raises:
-        ValueError: if an engine would not compute what the model computes; the message says why.
+        ValueError: if an engine cannot compute what the model computes; the message says why.
     """
-    engine = None
-    if not (reason := find_obstacle(model)):
-        engine, reason = _build_compared(model, dtype=dtype)
-    if reason:
-        raise ValueError(
-            f"an engine cannot be built of this model: {reason}. Call the model's generate() without an engine."
-        )
-    return engine
+    if reason := find_obstacle(model):
+        raise ValueError(REFUSAL.format(reason))
+    return _build_readable(model, dtype=dtype)
+
+
+def _build_readable(model: VaswaniForConditionalGeneration, **options) -> Engine:
+    try:
+        return Engine(model, **options)
+    except (ValueError, MemoryError, torch.OutOfMemoryError):  # A lack of memory says nothing about the layers.
+        raise
+    except Exception as error:  # A changed layer may lack anything that an engine reads.
+        raise ValueError(REFUSAL.format(f"an engine can read the paper's layers only ({error})")) from error
 
 
 def find_engine(
@@ -164,79 +173,14 @@ def find_engine(
     """
     if find_obstacle(model):
         return None
-    if kept is not None and kept.state == describe_state(model) and kept.sums == sum_weights(model):
-        return kept
-    engine, difference = _build_compared(model, for_one_call=for_one_call)
-    if difference:
-        logger.warning_once(
-            f"this {type(model).__name__} decodes by its forward, which is correct but slower than an engine: "
-            f"{difference}."
-        )
+    ways, way = find_ways(model), name_way(model.dtype, for_one_call=for_one_call)
+    if ways.get(way, 0) < 0:
         return None
-    return engine
-
-
-def _build_compared(
-    model: VaswaniForConditionalGeneration,
-    *,
-    dtype: torch.dtype | str | None = None,
-    for_one_call: bool = False,
-) -> tuple[Engine | None, str | None]:
-    """Return an engine of `model`, and a sentence that says how the results of engine and model differ.
-
-    If the results agree, the sentence is `None`. If they differ, the caller must not use the engine, which may be
-    `None`.
-    """
-    compared, state = COMPARED.setdefault(model, {}), describe_state(model)
-    is_whole = not for_one_call
-    known_state, difference = compared.get(is_whole) or compared.get(True) or (None, None)
-    is_known = known_state == state
-    if is_known and difference:
-        return None, difference
-    products = build_products(dtype or model.dtype, model.device)  # raises an error for a wrong dtype
+    if kept is not None and kept.ways is ways:
+        return kept
     try:
-        engine = Engine(model, dtype=products.dtype, for_one_call=for_one_call)
-        if not is_known:
-            # The engine and the model are compared in the model's dtype, because coarser rounding would hide small
-            # differences.
-            compared_engine = engine if engine.dtype == model.dtype else Engine(model)
-            difference = (
-                None
-                if _computes_the_same(compared_engine, model)
-                else "its forward computes other logits than an engine"
-            )
-    except (MemoryError, torch.OutOfMemoryError):  # A lack of memory says nothing about the layers, and may pass.
-        raise
-    except Exception as error:  # A changed layer may lack anything that an engine reads.
-        engine = None
-        difference = f"an engine can read the paper's layers only ({error})"
-    compared[is_whole] = state, difference
-    return engine, difference
-
-
-@torch.no_grad()
-def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -> bool:
-    """Return True if `engine` and `model` give the same logits for three sentences of made-up tokens.
-
-    One sentence is padded. All are long, because some changes of attention, such as a window or a limit on the number
-    of keys, show only in long sentences.
-    """
-    length = MOST_COMPARED
-    if model.config.position_embedding_type == "learned":  # sinusoids have no limit
-        length = min(length, model.config.max_position_embeddings)
-    tokens = torch.arange(6 * length, device=model.device) * 7 % model.config.vocab_size
-    source, target = tokens.view(2, 3, length)
-    mask = torch.ones_like(source)
-    mask[1, -2:] = 0
-    expected = model.get_encoder()(input_ids=source, attention_mask=mask)[0]
-    encoding = expected
-    if hasattr(engine, "encoder_layers"):
-        encoding = engine.encode(source, mask)
-        if not agree(encoding[mask.bool()], expected[mask.bool()]):
-            return False
-    steps, _ = engine.start(encoding, mask, prompt=target[:, :-1], num_beams=1)
-    steps.reorder(target.new_zeros(3, 1), None)
-    # Not a tuple, because the `forward` of a subclass may read `encoder_outputs.last_hidden_state`.
-    encoded = BaseModelOutput(expected)
-    outputs = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=target, logits_to_keep=1)
-    return agree(steps(target), outputs.logits[:, -1])
+        return _build_readable(model, for_one_call=for_one_call)
+    except ValueError as error:
+        ways[way] = -1
+        logger.warning(f"this {type(model).__name__} decodes by its forward, which is right but slower: {error}")
+        return None

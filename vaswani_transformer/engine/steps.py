@@ -113,7 +113,7 @@ class EngineSteps:
     outputs = None  # what the last call of `forward` returned, see `Steps`. An engine never calls `forward`.
 
     def __init__(self, engine, encoding: Tensor, source_mask: Tensor | None, *, prompt_length: int, num_beams: int):
-        self.engine = engine
+        self.engine, self.way = engine, engine.way
         self.num_beams = num_beams
         num_idle = _count_idle_keys(encoding)
         # If all keys of a source are hidden, fused attention gives zeros, but `_attend_few` gives NaN.

@@ -18,7 +18,7 @@ from ..data.batching import plan_batches
 from ..kernels.cross_entropy import find_slice_length
 from ..model.layers_vaswani import build_padding_mask
 from ..model.loss_vaswani import IGNORE_INDEX
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 from ..model.search_vaswani import SearchOptions, as_list
 
@@ -58,17 +58,15 @@ def score(
     Args:
         input_ids: (B, S).
         labels: (B * n, T) token ids: first the n translations of the first source, then those of the next, and so on.
-            -100 is padding, at the start or the end of a row. All tokens after the first end token of
+            -100 is padding, at the end of a row. All tokens after the first end token of
             `generation_config` are ignored. A translation without an end token is scored as it is.
         attention_mask: (B, S). By default it excludes the padding of `input_ids`.
         options: fields of `SearchOptions`, such as `length_penalty`. The defaults come from `generation_config`.
 
     Raises:
-        ValueError: if a row of `labels` has no token.
+        ValueError: if a row of `labels` has no token, or begins with -100.
     """
     search = SearchOptions.resolve(model.generation_config, **options)
-    num_padded = count_padding(labels)
-    labels = roll_rows(labels, num_padded)
     is_end = torch.isin(labels, labels.new_tensor(as_list(search.eos_token_id))).long()
     is_real = (labels != IGNORE_INDEX) & (is_end.cumsum(dim=-1) - is_end == 0)
     if not is_real.any(dim=-1).all():
@@ -84,7 +82,7 @@ def score(
         decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
         use_cache=False,
     )
-    token_log_probs = roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
+    token_log_probs = _select_log_probs(model, outputs.last_hidden_state, labels)
     lengths = is_real.sum(dim=-1)
     log_probs = token_log_probs.sum(dim=-1)
     return TranslationScores(log_probs, lengths, log_probs / search.penalise(lengths.float()), token_log_probs)
@@ -148,7 +146,9 @@ def score_pairs(
         results = {}
         for rows in plan_batches([max(map(len, ids)) for ids in zip(*sides, strict=True)], limit=tokens_per_batch):
             inputs, labels = (
-                tokenizer.pad({"input_ids": [side[row] for row in rows]}, return_tensors="pt").to(model.device)
+                tokenizer.pad({"input_ids": [side[row] for row in rows]}, padding_side="right", return_tensors="pt").to(
+                    model.device
+                )
                 for side in sides
             )
             labels = labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX)

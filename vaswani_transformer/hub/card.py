@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, hf_hub_download, try_to_load_from_cache
 
+from ..data.preparation import TREES
 from ..evaluation.metrics import PERPLEXITY, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
@@ -100,7 +101,7 @@ def build_card(
             )
     languages = find_languages(read_object(model / "config.json")) or ("the source", "the target language")
     source, target = languages
-    is_parser = target == "trees"  # as `vaswani prepare --task parsing` writes it
+    is_parser = target == TREES
     update = read_update(model)
     log = [line for line in read_log(folder) if update is None or line["update"] <= update]
     name = plain(folder.resolve().name)

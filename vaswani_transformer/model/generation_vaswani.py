@@ -11,10 +11,12 @@ Shapes: B sentences, b beams, S source tokens, P tokens of a prompt, D d_model, 
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
+import transformers
 from torch import LongTensor, Tensor
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -35,7 +37,17 @@ from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import CACHE, build_padding_mask, choose_cache
-from .search_vaswani import BeamSearch, ForwardSteps, SearchOptions, Steps, has_hooks, logger, run_search
+from .search_vaswani import (
+    BeamSearch,
+    ForwardSteps,
+    SearchOptions,
+    Steps,
+    Witness,
+    find_ways,
+    has_hooks,
+    logger,
+    run_search,
+)
 
 # The options that transformers turns into logits processors, stopping criteria or caches, and (last line) options that
 # do not concern a search. Our search supports these options and the fields of `SearchOptions`. It refuses every other
@@ -49,6 +61,7 @@ OF_TRANSFORMERS = """
     use_cache cache_implementation max_cache_len compile_config disable_compile
     transformers_version language task alignment_heads
 """.split()  # noqa: SIM905 - a list would have a line for each name
+CALLS_PER_CHECK = 16  # see `_decode`
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
 
 
@@ -122,6 +135,8 @@ class Call:
         given: the options and the arguments of `forward`, as the caller gave them.
         tokenizer: the caller's tokenizer, which `stop_strings` need.
         synced_gpus: True if all processes must take the same number of steps, as for DeepSpeed ZeRO-3.
+        only_transformers: what was asked for that only transformers' loop can do, such as a streamer.
+        only_forward: what was asked for that an engine cannot do, such as attention weights.
     """
 
     options: SearchOptions
@@ -134,37 +149,24 @@ class Call:
     given: dict
     tokenizer: object
     synced_gpus: bool
+    only_transformers: list[str]
+    only_forward: list[str]
 
-    @property
-    def needs_forward(self) -> bool:
-        """True if the model's `forward` must compute each step, because an engine lacks what the call asks for."""
-        return bool(
-            self.synced_gpus
-            or self.options.find_flags()
-            or self.config.cache_implementation is not None
-            or self.config.use_cache is False
-            or any(value is not None for value in self.model_kwargs.values())
-        )
+    def find_way(self) -> str | None:
+        """Return the kind of cache that `forward` uses, for `find_ways`; `None` without one, or if it holds tokens."""
+        cache = self.model_kwargs.get(CACHE)
+        if not self.config.use_cache or (cache is not None and cache.get_seq_length() > 0):
+            return None
+        return f"a cache ({self.config.cache_implementation or 'dynamic' if cache is None else 'given'})"
 
-    def is_for_transformers(self, *, is_assisted: bool, has_engine: bool) -> bool:
-        """Return True if transformers' loop must decode.
 
-        It decodes for a streamer or an assistant. It also draws samples with one beam, except if there is an engine and
-        each sentence needs one sample only.
+class Faster(Protocol):
+    """The package's faster code, which computes the same; see the functions that registration.py names."""
 
-        Args:
-            is_assisted: True for a call with a streamer or an assistant.
-            has_engine: True for a call with an engine.
-
-        Raises:
-            ValueError: for a streamer or an assistant with several beams.
-        """
-        is_assisted = is_assisted or self.config.prompt_lookup_num_tokens is not None
-        if is_assisted and self.options.num_beams > 1:
-            raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
-        is_sampling = self.options.do_sample and self.options.num_beams == 1
-        needs_loop = is_sampling and (self.options.num_return_sequences > 1 or not has_engine)
-        return is_assisted or bool(self.config.is_assistant) or needs_loop
+    search_class: type[BeamSearch]
+    find_engine: Callable
+    build_engine: Callable
+    sum_loss: Callable
 
 
 @dataclass
@@ -178,14 +180,11 @@ class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine. It returns `None` if only the model's `forward` can decode.
-            Importing vaswani_transformer sets this method. Without this import, as in a model loaded with
-            trust_remote_code, the attribute itself is `None`.
-        search_class: the class of the search. Importing vaswani_transformer sets a faster class with the same results.
+        faster: the package's faster code, which importing vaswani_transformer sets. It is `None` in a model that is
+            loaded with trust_remote_code. A class that sets `None` decodes by its `forward` alone.
     """
 
-    find_engine: Callable | None = None
-    search_class: type[BeamSearch] = BeamSearch
+    faster: Faster | None = None
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -238,31 +237,46 @@ class VaswaniGenerationMixin(GenerationMixin):
             ValueError: for an option that this search does not support or that transformers refuses.
             FloatingPointError: if the model's scores are not finite.
         """
-        call = self.read_call(inputs, generation_config, kwargs, engine=engine, synced_gpus=synced_gpus)
-        rules = {
+        asked = {"streamer": streamer, "assistant_model": assistant_model, "custom_generate": custom_generate}
+        call = self.read_call(inputs, generation_config, kwargs, engine=engine, synced_gpus=synced_gpus, asked=asked)
+        arguments = {
+            "inputs": inputs,
+            "generation_config": generation_config,
+            "synced_gpus": synced_gpus,
             "logits_processor": logits_processor,
             "stopping_criteria": stopping_criteria,
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         }
-        is_assisted = streamer is not None or assistant_model is not None
-        if custom_generate is not None or call.is_for_transformers(
-            is_assisted=is_assisted, has_engine=engine is not None
-        ):
-            self._replace_engine(engine, "a streamer, an assistant, custom_generate or several samples")
-            return self._delegate(
-                call,
-                inputs=inputs,
-                generation_config=generation_config,
-                synced_gpus=synced_gpus,
-                assistant_model=assistant_model,
-                streamer=streamer,
-                custom_generate=custom_generate,
-                **rules,
-            )
-
+        model = self if engine is None else getattr(engine, "model", lambda: None)()
+        decoder = self._choose_decoder(call, engine, model)
+        if decoder == "transformers":
+            return self._delegate(call, **arguments, **asked)
         _refuse_others(call.config)
-        steps, logits, encoded = self._start_steps(call, engine)
-        processors, criteria = self._build_rules(call, rules)
+        output = None if decoder is None and self is not model else self._decode(call, decoder, model, arguments)
+        # Where a faster way is refuted, the model takes the next one.
+        return model.generate(**arguments, **call.given | {CACHE: None}) if output is None else output
+
+    def _decode(self, call: Call, engine, model, arguments: dict) -> LongTensor | ModelOutput | None:
+        """Return what the search finds, or `None` if its steps do not compute what the `forward` of `model` computes.
+
+        A faster way of computing the steps is checked at its first call, after each change of the model that PyTorch
+        shows, and at each sixteenth call.
+
+        Args:
+            engine: computes the steps; `None` for `forward`.
+            model: the model of the engine, or this model; `None` if it no longer exists.
+            arguments: of `generate`, for the logits processors and the stopping criteria.
+        """
+        now = {} if model is None else find_ways(model)
+        is_hooked = model is not None and any(map(has_hooks, model.modules()))
+        ways = getattr(engine, "ways", now)
+        steps, logits, encoded = self._start_steps(call, engine, ways)
+        num_calls = ways.get(steps.way, 0)
+        # Hooks that know the rows of a batch, processes that wait for each other, and an engine with earlier weights
+        # allow no check.
+        may_check = steps.way is not None and ways is now and not (is_hooked or call.synced_gpus)
+        witness = Witness(num_calls) if may_check and num_calls % CALLS_PER_CHECK == 0 else None
+        processors, criteria = self._build_rules(call, arguments)
         can_rise = may_raise_log_p(processors)
         if can_rise and call.options.num_beams > 1 and call.options.early_stopping == "never":
             logger.warning_once(
@@ -270,7 +284,8 @@ class VaswaniGenerationMixin(GenerationMixin):
                 "log P of a token above 0. Then a longer translation may still score higher, so the search runs to the "
                 "length limit. To end earlier, pass early_stopping=True or renormalize_logits=True."
             )
-        hypotheses = self.search_class(
+        search_class = BeamSearch if self.faster is None else self.faster.search_class
+        hypotheses = search_class(
             call.prompt, call.options, limits=call.limits, must_end=call.must_end, can_rise=can_rise
         )
         records = call.options.start_records()
@@ -278,19 +293,39 @@ class VaswaniGenerationMixin(GenerationMixin):
         # may depend on the places of the rows: processors, criteria, records, hooks, further arguments of `forward`, or
         # a cache that the caller sees.
         has_places = isinstance(steps, ForwardSteps) and (
-            call.options.return_dict_in_generate or call.model_kwargs or has_hooks(self)
+            is_hooked or call.options.return_dict_in_generate or call.model_kwargs
         )
-        run_search(
-            hypotheses,
-            steps,
-            logits,
-            processors=processors,
-            criteria=criteria,
-            records=records,
-            may_evict=not (call.synced_gpus or records or criteria or processors or has_places),
-            continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
+
+        def is_right() -> bool:
+            by_forward = encoded if engine is None else model._encode(call.source, {})
+            return witness.confirms(partial(model._compute, call, by_forward))
+
+        try:
+            run_search(
+                hypotheses,
+                steps,
+                logits,
+                processors=processors,
+                criteria=criteria,
+                records=records,
+                may_evict=not (call.synced_gpus or records or criteria or processors or has_places),
+                continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
+                witness=witness,
+            )
+        except Exception:  # A faster way that loses positions may end in an error.
+            if witness is None or is_right():
+                raise
+        else:
+            ways[steps.way] = num_calls + 1
+            if witness is None or is_right():
+                return _pack(call.options, hypotheses, steps, encoded, records)
+        ways[steps.way] = -1
+        logger.warning(
+            f"{steps.way} gives other logits than the forward of this {type(model).__name__} without a cache, in "
+            f"transformers {transformers.__version__} and torch {torch.__version__}. The model now decodes without it, "
+            f"which is right but slower. Up to {num_calls and CALLS_PER_CHECK - 1} earlier calls may be wrong."
         )
-        return _pack(call.options, hypotheses, steps, encoded, records)
+        return None
 
     def read_call(
         self,
@@ -300,8 +335,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         *,
         engine,
         synced_gpus: bool | None,
+        asked: dict,
     ) -> Call:
-        """Return what a call of `generate` asks for, with all options filled in and the limit of each sentence."""
+        """Return what a call of `generate` asks for, with all options filled in and the limit of each sentence.
+
+        Args:
+            asked: arguments of `generate` that only transformers' loop knows.
+        """
         cache = choose_cache(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
         given = kwargs if cache is None else kwargs | {CACHE: cache}
         given.pop("labels", None)
@@ -323,6 +363,23 @@ class VaswaniGenerationMixin(GenerationMixin):
             prompt_length=prompt.shape[1],
             config=getattr(engine, "config", self.config),
         )
+        synced_gpus = is_deepspeed_zero3_enabled() if synced_gpus is None else synced_gpus
+        tokenizer = model_kwargs.pop("tokenizer", None)
+        only_transformers = {
+            **asked,
+            "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens,
+            "is_assistant": config.is_assistant,
+            "several samples": options.do_sample and options.num_beams == 1 < options.num_return_sequences,
+        }
+        only_forward = {
+            "synced_gpus": synced_gpus,
+            "use_cache=False": config.use_cache is False,
+            "cache_implementation": config.cache_implementation,
+            **options.find_flags(),
+            **model_kwargs,
+        }
+        if hasattr(self, "forward") and asked.get("custom_generate") is None:
+            self._validate_model_kwargs(model_kwargs.copy())
         return Call(
             options=options,
             source=source,
@@ -330,11 +387,46 @@ class VaswaniGenerationMixin(GenerationMixin):
             limits=limits,
             must_end=must_end,
             config=config,
-            tokenizer=model_kwargs.pop("tokenizer", None),
+            tokenizer=tokenizer,
             model_kwargs=model_kwargs,
             given=given,
-            synced_gpus=is_deepspeed_zero3_enabled() if synced_gpus is None else synced_gpus,
+            synced_gpus=synced_gpus,
+            only_transformers=_list_given(only_transformers),
+            only_forward=_list_given(only_forward),
         )
+
+    def _choose_decoder(self, call: Call, engine, model):
+        """Return who computes the steps: "transformers" for its loop, an engine, or `None` for `forward`.
+
+        transformers' loop does what only it can do, and draws samples with one beam if there is no engine. `forward`
+        does what an engine cannot do: attention weights, hidden states, a caller's cache, padded prompts. Else the
+        given engine decodes, or an engine for this call alone.
+
+        Args:
+            model: the model from which the given engine was built; `None` if it no longer exists.
+
+        Raises:
+            ValueError: if the given engine cannot do what was asked for, and this is not its model; or for a streamer
+                or an assistant with several beams.
+        """
+        options, asked = call.options, call.only_transformers
+        if options.num_beams > 1 and {"streamer", "assistant_model", "prompt_lookup_num_tokens"} & {*asked}:
+            raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
+        if engine is not None and model is not self and (asked or call.only_forward):
+            raise ValueError(
+                f"an engine cannot decode with {', '.join(asked or call.only_forward)}: call generate() of the model, "
+                f"without an engine."
+            )
+        if getattr(engine, "is_refuted", False):
+            engine = None
+        if asked or (engine is None and options.do_sample and options.num_beams == 1):
+            return "transformers"
+        if call.only_forward or engine is not None:
+            return None if call.only_forward else engine
+        # An output with `return_dict_in_generate` holds a cache, which an engine does not have.
+        if self.faster is None or options.return_dict_in_generate or model is not self:
+            return None
+        return self.faster.find_engine(self, for_one_call=True)
 
     def resolve_options(
         self, generation_config: GenerationConfig | None, kwargs: dict
@@ -359,12 +451,22 @@ class VaswaniGenerationMixin(GenerationMixin):
             "max_length": None,
             "max_new_tokens": int(call.limits.max()),
         }
-        if call.config.use_cache is not False and not self._has_working_cache(call.source, call.prompt):
+        # The loop does not show its logits. So after each change a search of three words checks the cache before it.
+        ways, way = find_ways(self), call.find_way()
+        if way is not None and way not in ways:
+            trial = replace(
+                call,
+                options=replace(call.options, num_beams=1, do_sample=False, num_return_sequences=1),
+                limits=call.limits.clamp(max=3),
+                model_kwargs=copy.deepcopy(call.model_kwargs),  # A cache of the caller stays empty.
+            )
+            self._decode(trial, None, self, arguments)
+        if ways.get(way, 0) < 0:
             options["use_cache"] = False
         return super().generate(**arguments, **options)
 
-    def _build_rules(self, call: Call, rules: dict) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
-        """Return the logits processors and stopping criteria that transformers builds for a call and its `rules`.
+    def _build_rules(self, call: Call, arguments: dict) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
+        """Return the logits processors and stopping criteria that transformers builds for a call.
 
         Our search itself applies the limits, the end tokens and a forced end token, so they are removed from the config
         that transformers reads here. The end tokens are removed only after the processors are built, because the
@@ -376,55 +478,44 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config=config,
             input_ids_seq_length=call.prompt.shape[1],
             encoder_input_ids=call.source.states,
-            prefix_allowed_tokens_fn=rules["prefix_allowed_tokens_fn"],
-            logits_processor=rules["logits_processor"],
+            prefix_allowed_tokens_fn=arguments["prefix_allowed_tokens_fn"],
+            logits_processor=arguments["logits_processor"],
             device=call.source.states.device,
         )
         config._eos_token_tensor = None
         criteria = self._get_stopping_criteria(
-            config, rules["stopping_criteria"] or StoppingCriteriaList(), tokenizer=call.tokenizer
+            config, arguments["stopping_criteria"] or StoppingCriteriaList(), tokenizer=call.tokenizer
         )
         return processors, criteria
 
-    def _start_steps(self, call: Call, engine) -> tuple[Steps, Tensor, ModelOutput | tuple]:
+    def _start_steps(self, call: Call, engine, ways: dict[str, int]) -> tuple[Steps, Tensor, ModelOutput | tuple]:
         """Return the steps of a search, the first logits (B * b, V), and the output of the encoder.
 
-        The steps are an object that computes the logits of each next token. An engine starts them, unless the call
-        needs `forward` or there is no engine.
+        The steps are an object that computes the logits of each next token, by `engine` or else by `forward`.
         """
-        source = call.source
-        encoded = source.encoded
-        num_beams = call.options.num_beams
-        flags = call.options.find_flags()
-        if call.needs_forward:
-            engine = self._replace_engine(
-                engine, ", ".join(call.model_kwargs | flags) or "synced_gpus, use_cache=False or cache_implementation"
-            )
-            self._validate_model_kwargs(call.model_kwargs.copy())
-        if encoded is None and engine is not None and source.ids is not None:
+        source, flags = call.source, call.options.find_flags()
+        if source.encoded is None and source.ids is not None and engine is not None:
             encoded = (engine.encode(source.ids, source.mask),)
-        elif encoded is None:
-            encoded = self.get_encoder()(
-                input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
-            )
-        # An output with `return_dict_in_generate` holds a cache, which an engine does not have.
-        may_find = self.find_engine is not None and not (call.needs_forward or call.options.return_dict_in_generate)
-        if engine is None and may_find:
-            engine = self.find_engine(for_one_call=True)
+        else:
+            encoded = self._encode(source, flags)
+        num_beams = call.options.num_beams
         if engine is not None:
             return *engine.start(encoded[0], source.mask, prompt=call.prompt, num_beams=num_beams), encoded
-        steps = self._build_forward_steps(call, encoded)
+        steps = self._build_forward_steps(call, encoded, ways)
         return steps, steps(call.prompt.repeat_interleave(num_beams, dim=0)), encoded
 
-    def _build_forward_steps(self, call: Call, encoded: ModelOutput) -> ForwardSteps:
-        """Return steps that call `forward`, with the cache that `call` asks for."""
+    def _build_forward_steps(self, call: Call, encoded: ModelOutput, ways: dict[str, int]) -> ForwardSteps:
+        """Return steps that call `forward`, with the cache that `call` asks for, unless that cache is refuted."""
         config = call.config
         model_kwargs = call.model_kwargs | call.options.find_flags()
         cache = model_kwargs.pop(CACHE, None)
-        if cache is None and (config.cache_implementation is None or config.use_cache is False):
+        way = call.find_way()
+        if not config.use_cache or ways.get(way, 0) < 0:
+            cache = None
+        elif cache is None and config.cache_implementation is None:
             # The usual cache is created here, which is quicker: transformers would copy the model's config first, and
             # then create an equal cache.
-            cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         else:
             holder = {CACHE: cache, "encoder_outputs": encoded}  # transformers stores the cache in it
             num_tokens = call.prompt.shape[1] + int(call.limits.max()) - 1  # the last token is not read
@@ -437,7 +528,11 @@ class VaswaniGenerationMixin(GenerationMixin):
                     f"a cache of {cache.get_max_length(0)} tokens is too short for {num_tokens}: lower max_new_tokens."
                 )
         forward = None
-        if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
+        if (
+            cache is not None
+            and config.cache_implementation is not None
+            and self._valid_auto_compile_criteria({CACHE: cache}, config)
+        ):
             forward = self.get_compiled_call(config.compile_config)
         return ForwardSteps(
             self,
@@ -446,54 +541,40 @@ class VaswaniGenerationMixin(GenerationMixin):
             num_beams=call.options.num_beams,
             cache=cache,
             forward=forward,
+            way=way,
             **model_kwargs,
         )
 
-    def _replace_engine(self, engine, asked: str) -> None:
-        """Check that this model may decode in place of `engine`. Return `None`, the caller's new value for `engine`.
+    def _encode(self, source: Source, flags: dict[str, bool]) -> ModelOutput | tuple:
+        """Return the output of the encoder."""
+        return source.encoded or self.get_encoder()(
+            input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
+        )
 
-        Args:
-            asked: what an engine cannot do, for the error.
-
-        Raises:
-            ValueError: if `engine` was not built from this model, or if this object is itself an engine. An engine has
-                no `forward`.
-        """
-        if engine is not None and getattr(engine, "model", lambda: None)() is not self:
-            raise ValueError(
-                f"an engine cannot decode with {asked}: call generate() of the model, without an engine. If you meant "
-                f"an option of the search, check its name."
-            )
+    def _compute(self, call: Call, encoded: ModelOutput | tuple, place: Tensor, tokens: LongTensor) -> Tensor:
+        """Return the logits (n, V) of `forward` without a cache, after `tokens` (n, T) for the sentence at `place`."""
+        inputs = call.model_kwargs | {"encoding": encoded[0], "attention_mask": call.source.mask, CACHE: None}
+        rows = place.expand(len(tokens))
+        inputs = {name: x[rows] if isinstance(x, Tensor) else x for name, x in inputs.items()}
+        steps = ForwardSteps(self, num_beams=1, **inputs | {"cache": None})
+        steps(tokens)
+        return steps.outputs.logits[:, -1]
 
     def build_engine(self, **options):
         """Return an engine of this model, which decodes faster; see `vaswani_transformer.engine.engine.build_engine`.
 
+        Args:
+            options: `dtype`, by default the model's.
+
         Raises:
             ImportError: without the package, because the code of engines is not saved with a model.
         """
+        if self.faster is not None:
+            return self.faster.build_engine(self, **options)
         raise ImportError(
             "engines come with the package vaswani_transformer: install it, import it, and load the model without "
             "trust_remote_code."
         )
-
-    def _has_working_cache(self, source: Source, prompt: LongTensor) -> bool:
-        """Return True if a cache works with this model.
-
-        `ForwardSteps` compares its first two steps with steps without a cache, and drops a cache that gives other
-        logits. Here it takes these steps for the first sentence, unless they were compared before. Hooks may expect the
-        whole batch, so with hooks it takes them for all sentences.
-        """
-        count = None if has_hooks(self) else 1
-        ids, embeds, mask = (x if x is None else x[:count] for x in (source.ids, source.embeds, source.mask))
-        prompt = prompt[:count]
-        encoded = source.encoded or self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
-        steps = ForwardSteps(
-            self, encoded[0][:count], mask, num_beams=1, cache=EncoderDecoderCache(DynamicCache(), DynamicCache())
-        )
-        if not steps.is_checked:
-            steps(prompt)
-            steps(torch.cat([prompt, prompt[:, -1:]], dim=1))
-        return steps.cache is not None
 
     def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
         """Give a loaded model the search options in its `generation_config.json`, else those of section 6.1."""
@@ -531,17 +612,13 @@ def may_raise_log_p(processors: LogitsProcessorList) -> bool:
     """
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
-    for processor in processors:
-        if isinstance(processor, SequenceBiasLogitsProcessor):  # bad_words_ids makes one, too, with biases of -inf
-            can_rise = max(processor.sequence_bias.values()) > 0
-        else:
-            can_rise = (
-                isinstance(processor, ExponentialDecayLengthPenalty | WatermarkLogitsProcessor)
-                or type(processor).__module__ != logits_process.__name__
-            )
-        if can_rise:
-            return True
-    return False
+    return any(
+        max(processor.sequence_bias.values()) > 0
+        if isinstance(processor, SequenceBiasLogitsProcessor)  # bad_words_ids makes one, too, with biases of -inf
+        else isinstance(processor, ExponentialDecayLengthPenalty | WatermarkLogitsProcessor)
+        or type(processor).__module__ != logits_process.__name__
+        for processor in processors
+    )
 
 
 def _pack(
@@ -577,6 +654,11 @@ def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
     if config is not None:
         ours.__dict__ = config.__dict__
     return ours
+
+
+def _list_given(options: dict) -> list[str]:
+    """Return the names of the options that are not off."""
+    return [name for name, value in options.items() if value is not None and value is not False]
 
 
 def _to_plain(value: object) -> object:

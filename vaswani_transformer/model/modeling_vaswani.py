@@ -3,7 +3,6 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -335,26 +334,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-def count_padding(labels: LongTensor) -> LongTensor:
-    """Return for each row of `labels` (B, T) how many -100 precede its first label, (B, 1)."""
-    return (labels == IGNORE_INDEX).cumprod(dim=1).sum(dim=1, keepdim=True)
-
-
-def roll_rows(x: Tensor, shifts: LongTensor) -> Tensor:
-    """Return `x` (B, T, ...) with each row rolled to the left by its number in `shifts` (B, 1)."""
-    places = (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1]
-    return x.gather(1, places[(..., *[None] * (x.dim() - 2))].expand_as(x))
-
-
 class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
-    """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings.
-
-    Attributes:
-        sum_loss_by_slices: computes the loss of section 5.4 from hidden states, without storing all logits. The package
-            sets it, see `vaswani_transformer.kernels.cross_entropy`. While it is `None`, all logits are stored.
-    """
-
-    sum_loss_by_slices: Callable | None = None
+    """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -365,18 +346,19 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         self.post_init()
         self.generation_config = build_generation_config(config)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: LongTensor) -> LongTensor:
         """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
 
-        In a row that begins with padding, the start token takes the place of the first label.
-        """
-        num_padded = count_padding(labels) % labels.shape[1]  # A row without labels begins with the start token.
-        shifted = roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
-        # The last label of a padded row has been rolled into the padding, where the decoder must not see it.
-        is_padding = torch.arange(labels.shape[1], device=labels.device) < num_padded
-        return shifted.masked_fill(is_padding, self.config.pad_token_id)
+        Data collators call this method.
 
-    def _shift_right(self, labels: Tensor) -> Tensor:
+        Raises:
+            ValueError: if a row holds labels but begins with -100.
+        """
+        if ((labels[:, 0] == IGNORE_INDEX) & (labels != IGNORE_INDEX).any(dim=1)).any():
+            raise ValueError("labels are padded on the left: set tokenizer.padding_side = 'right'.")
+        return self._shift_right(labels)
+
+    def _shift_right(self, labels: LongTensor) -> LongTensor:
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
@@ -391,11 +373,9 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         has_hooks = head._forward_hooks or head._forward_pre_hooks
         is_plain = type(head) is nn.Linear and not has_hooks and "forward" not in vars(head)
         # The compiler gets the plain formula: it fuses the operations itself, and stores one matrix of logits.
-        can_slice = self.sum_loss_by_slices is not None and not torch.compiler.is_compiling()
+        can_slice = self.faster is not None and not torch.compiler.is_compiling()
         if logits is None and is_plain and can_slice:
-            return self.sum_loss_by_slices(
-                hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing
-            )
+            return self.faster.sum_loss(hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing)
         logits = head(hidden_states) if logits is None else logits
         return sum_label_smoothed_loss(logits, labels, label_smoothing=label_smoothing)
 
@@ -424,8 +404,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         paper.
 
         Args:
-            labels: (B, T) token ids with -100 at padding, right or left. By default `decoder_input_ids` are derived
-                from them. Padding on the left is moved to the right for the decoder, so that no word attends to it.
+            labels: (B, T) token ids with -100 at padding, which stands on the right. By default `decoder_input_ids` are
+                derived from them.
             logits_to_keep: n to return the logits of the last n positions only, 0 to return all; or a tensor of
                 positions.
             num_items_in_batch: number of target tokens in the whole update, over all processes and accumulation steps.
@@ -438,23 +418,10 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             smoothing), the output of the encoder, and if requested the cache, hidden states and attention weights.
         """
         kwargs.pop("tokenizer", None)  # With `stop_strings`, transformers' loop passes the tokenizer to each step.
-        num_padded = None
         if labels is not None:
             use_cache = False
-        if labels is not None and decoder_inputs_embeds is None:
-            num_padded = count_padding(labels)
-            if decoder_input_ids is not None:
-                # In a row with padding, the start token stands at the place of the first label. If another token stands
-                # there, -100 marks no padding, but a prompt that the loss leaves out.
-                first_token = decoder_input_ids.gather(1, num_padded.clamp(max=labels.shape[1] - 1))
-                num_padded = num_padded * (first_token == self.config.decoder_start_token_id)
-            aligned = roll_rows(labels, num_padded)
-            if decoder_input_ids is None:
-                decoder_input_ids = self._shift_right(aligned)
-            else:
-                decoder_input_ids = roll_rows(decoder_input_ids, num_padded)
-            if decoder_attention_mask is not None:
-                decoder_attention_mask = roll_rows(decoder_attention_mask, num_padded)
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self._shift_right(labels)
         outputs: Seq2SeqModelOutput = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -470,10 +437,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         hidden_states, loss, nll_loss, logits = outputs.last_hidden_state, None, None, None
         if skip_logits is None:
             skip_logits = self.training and labels is not None
-        if num_padded is not None and skip_logits:
-            labels = aligned
-        elif num_padded is not None:
-            hidden_states = roll_rows(hidden_states, -num_padded)
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(hidden_states[:, kept])

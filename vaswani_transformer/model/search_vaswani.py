@@ -14,6 +14,7 @@ removed), b beams, V vocab_size, P tokens of the prompt, T tokens so far, the pr
 """
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
@@ -400,9 +401,11 @@ class Steps(Protocol):
 
     Attributes:
         outputs: what the last call of `forward` returned; `None` if `forward` has not been called.
+        way: what computes the logits, for `find_ways`; `None` if there is nothing to check.
     """
 
     outputs: ModelOutput | None
+    way: str | None
 
     def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T); the caller may overwrite them."""
@@ -424,6 +427,7 @@ def run_search(
     records: dict[str, tuple] | None = None,
     may_evict: bool = True,
     continues: Callable[[bool], bool] = lambda all_done: not all_done,
+    witness: "Witness | None" = None,
 ) -> None:
     """Grow the hypotheses of `search` until every sentence is decided.
 
@@ -438,12 +442,16 @@ def run_search(
         may_evict: True if decided sentences may leave the batch.
         continues: a function that gets True if all sentences are decided, and returns True if one more step follows.
             With `synced_gpus` another step follows as long as any process has undecided sentences.
+        witness: keeps rows of the logits.
     """
     all_done = False
     last_limit = max(search.limit_lengths)
     records = records or {}
     while continues(all_done):
-        logits = (steps(search.flat_tokens) if search.length else logits).float()
+        logits = steps(search.flat_tokens) if search.length else logits
+        if witness is not None:
+            witness.keep(search, logits)
+        logits = logits.float()
         if all_done:  # with `synced_gpus` the other processes still need the forward passes of this process
             continue
         raw_logits = logits.clone() if "logits" in records else None
@@ -472,26 +480,30 @@ def run_search(
         steps.reorder(beams, staying)
 
 
-def agree(logits: Tensor, expected: Tensor) -> bool:
+def agree(logits: Tensor, expected: Tensor, noise: float = 0.0) -> bool:
     """Return True if `logits` and `expected` are equal up to rounding, see `find_distance`.
 
-    The tolerance is four times the rounding error of the coarser dtype, and at least 2e-5. If PyTorch may compute
-    matrix products of float32 with less precision, the coarser dtype is bfloat16.
+    The tolerance is four times the rounding error of the coarser dtype or `noise`, and at least 2e-5. If PyTorch may
+    compute matrix products of float32 with less precision, the coarser dtype is bfloat16.
     """
     dtypes = {logits.dtype, expected.dtype}
     if torch.get_float32_matmul_precision() != "highest":
         dtypes.add(torch.bfloat16)
     rounding = max(torch.finfo(dtype).eps for dtype in dtypes)
-    return find_distance(logits, expected) <= max(2e-5, 4 * rounding)
+    return find_distance(logits, expected) <= max(2e-5, 4 * rounding, 4 * noise)
 
 
 def find_distance(logits: Tensor, expected: Tensor) -> float:
-    """Return |logits - expected| / |expected|, or infinity if only one of the two is finite at some place."""
+    """Return |logits - expected| / |expected|, or infinity if only one of the two is finite at some place.
+
+    A single logit may not differ by much more than all others. If it does, an eighth of its share is the distance.
+    """
     finite = expected.isfinite()
     if not torch.equal(logits.isfinite(), finite):
         return math.inf
     logits, expected = (x.float().masked_fill(~finite, 0.0) for x in (logits, expected))
-    return float((logits - expected).norm() / expected.norm().clamp(min=torch.finfo(torch.float32).tiny))
+    difference, size = logits - expected, expected.norm().clamp(min=torch.finfo(torch.float32).tiny)
+    return float(torch.maximum(difference.norm(), difference.abs().max() * expected.numel() ** 0.5 / 8) / size)
 
 
 def prepares_inputs(model) -> bool:
@@ -500,21 +512,78 @@ def prepares_inputs(model) -> bool:
     return prepare is not GenerationMixin.prepare_inputs_for_generation
 
 
-def has_hooks(model: nn.Module) -> bool:
-    """Return True if a module has a hook. A hook may know the rows of a batch by their places, as those of peft do."""
-    return any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+def has_hooks(module: nn.Module) -> bool:
+    """Return True if `module` has hooks of its calls, other than those with which transformers records outputs."""
+    hooks = module._forward_pre_hooks | module._forward_hooks
+    return bool(hooks) and any(
+        not str(getattr(hook, "__module__", None)).startswith("transformers.") for hook in hooks.values()
+    )
 
 
-# For each model: (kind of cache, kind of attention) -> True if steps with such a cache equal steps without one.
-CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDictionary()
+# For each model its state, and for each faster way of decoding the number of calls in this state, -1 if it is refuted.
+WAYS: WeakKeyDictionary[nn.Module, tuple[list, dict[str, int]]] = WeakKeyDictionary()
+
+
+def find_ways(model: nn.Module) -> dict[str, int]:
+    """Return for each faster way in which `model` decodes (engines, caches) the number of calls, -1 if it is refuted.
+
+    The numbers start again after a change of the config, of a module's class or mode, or of a weight's version. PyTorch
+    raises the version of a weight at each change in place, but not at a change through `.data`.
+    """
+    state: list = [dict(vars(model.config))]
+    for module in model.modules():
+        state += [type(module), module.training]
+        for weight in (*module._parameters.values(), *module._buffers.values()):
+            state.append((id(weight), weight is None or weight.is_inference() or weight._version))
+    if model not in WAYS or WAYS[model][0] != state:
+        WAYS[model] = state, {}
+    return WAYS[model][1]
+
+
+class Witness:
+    """Keeps rows of the logits of a search, and compares them with those of `forward` without a cache.
+
+    The rows are of a step that is drawn, of the last step, and at the first check of the first step. They are drawn
+    without PyTorch's random numbers, so the samples of a search stay the same.
+
+    Args:
+        number: the number of the call, 0 for the first check.
+    """
+
+    def __init__(self, number: int):
+        self.number, self.random = number, random.Random(number)
+        self.rows: list[tuple[Tensor, LongTensor, Tensor]] = []  # place of the sentence, tokens (1, T), logits (1, V)
+
+    def keep(self, search: BeamSearch, logits: Tensor) -> None:
+        """Keep one of the rows of `logits` (L * b, V) of a step, if this step is among the three."""
+        row = self.random.randrange(len(logits))
+        step = search.places[row // search.num_beams], search.flat_tokens[row : row + 1], logits[row : row + 1].clone()
+        self.rows = self.rows or [step] * 3
+        self.rows[2] = step
+        if self.random.random() * (search.length + 1) < 1:  # so each step is drawn with the same probability
+            self.rows[1] = step
+
+    def confirms(self, compute: Callable[[Tensor, LongTensor], Tensor]) -> bool:
+        """Return True if the logits are those of `forward`, up to rounding.
+
+        Rounding may depend on the other rows of a batch, as in layers that quantise what they read, and dropout differs
+        from call to call. So where the logits differ, `forward` reads the row again, beside a row of other words.
+
+        Args:
+            compute: returns the logits (n, V) of `forward` after tokens (n, T), for the sentence at a place.
+        """
+        for place, tokens, logits in self.rows[self.number > 0 :]:
+            expected = compute(place, tokens)
+            if not agree(logits, expected):
+                others = (tokens + 1) % expected.shape[-1]
+                noise = find_distance(compute(place, torch.cat([tokens, others]))[:1], expected)
+                if not agree(logits, expected, noise):
+                    return False
+        return True
 
 
 class ForwardSteps:
     """Steps that each call the model's `forward` once.
-
-    Caches come from transformers, and its versions may treat them differently. So a model's first two steps with a
-    cache are compared with the same steps without one. If they differ, a warning says so, and the search goes on
-    without a cache, which is right but slower.
 
     Args:
         model: a `VaswaniForConditionalGeneration`.
@@ -523,7 +592,8 @@ class ForwardSteps:
         num_beams: b.
         cache: keys and values of earlier tokens, for L * b rows. Without it each step computes all tokens again.
         forward: computes the steps after the first; by default `model`.
-        model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L, T). A tensor has a row for
+        way: the kind of cache, see `Steps`.
+        model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L, P). A tensor has a row for
             each sentence.
     """
 
@@ -536,62 +606,41 @@ class ForwardSteps:
         num_beams: int,
         cache: EncoderDecoderCache | None,
         forward: Callable | None = None,
+        way: str | None = None,
         **model_kwargs,
     ):
         self.model, self.cache, self.outputs = model, cache, None
+        self.way = None if cache is None else way
         self.forward = forward or model
         self.num_cached = 0 if cache is None else int(cache.get_seq_length())
         inputs = {"states": encoding, "attention_mask": attention_mask, "logits_to_keep": 1, **model_kwargs}
         self.rows = {name: x.repeat_interleave(num_beams, 0) for name, x in inputs.items() if isinstance(x, Tensor)}
         self.others = {name: x for name, x in inputs.items() if name not in self.rows}
-        if cache is not None:
-            self.kind = type(cache.self_attention_cache), model.config._attn_implementation
-            works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
-            # A cache that the caller has filled is not compared, because it may hold tokens that the search does not
-            # see.
-            self.is_checked = works is not None or self.num_cached > 0
-            if works is False:
-                self.cache, self.num_cached = None, 0
 
     def __call__(self, tokens: LongTensor) -> Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T)."""
-        outputs = self._run(self.model if self.outputs is None else self.forward, tokens, self.cache)
-        if self.cache is not None and self.outputs is None:
-            found = outputs.get(CACHE)
-            if found is not None and int(found.get_seq_length()) > tokens.shape[1]:
-                # The cache already holds keys of an adapter, such as prefix tuning. Steps without that cache would be
-                # wrong, so there is nothing to compare with.
-                self.cache, self.is_checked = found, True
-        if self.cache is not None and not self.is_checked:
-            self.is_checked = self.num_cached > 0
-            expected = self._run(self.model, tokens, None)
-            works = agree(outputs.logits[:, -1], expected.logits[:, -1])
-            if self.is_checked or not works:
-                CACHES_THAT_WORK[self.model][self.kind] = works
-            if not works:
-                logger.warning(
-                    f"a step with a cache of earlier tokens gives other logits than one without, in transformers "
-                    f"{transformers.__version__} and torch {torch.__version__}. This model searches without a cache, "
-                    f"which is right but slower."
-                )
-                outputs, self.cache = expected, None
-        self.outputs = outputs
+        self.outputs = self._run(self.model if self.outputs is None else self.forward, tokens)
         self.num_cached = tokens.shape[1]
-        return outputs.logits[:, -1].to(torch.float32, copy=True)  # a copy, because a hook may have kept the logits
+        if self.cache is not None:  # Prefix tuning brings a cache of its own.
+            self.cache = self.outputs.get(CACHE) or self.cache
+        return self.outputs.logits[:, -1].to(torch.float32, copy=True)  # a copy, because a hook may keep the logits
 
-    def _run(self, forward: Callable, tokens: LongTensor, cache: EncoderDecoderCache | None) -> ModelOutput:
-        """Return the output of `forward` after `tokens` (L * b, T); those in `cache` are not read again."""
-        num_new = None if cache is None else tokens.shape[1] - self.num_cached
-        inputs = {**self.rows, **self.others, "use_cache": cache is not None, CACHE: cache}
+    def _run(self, forward: Callable, tokens: LongTensor) -> ModelOutput:
+        """Return the output of `forward` after `tokens` (L * b, T); those in the cache are not read again."""
+        num_new = None if self.cache is None else tokens.shape[1] - self.num_cached
+        inputs = {**self.rows, **self.others, "use_cache": self.cache is not None, CACHE: self.cache}
         inputs["encoder_outputs"] = BaseModelOutput(inputs.pop("states"))
+        if (mask := inputs.get("decoder_attention_mask")) is not None:
+            mask = nn.functional.pad(mask, (0, tokens.shape[1] - mask.shape[1]), value=1)
+            inputs["decoder_attention_mask"] = mask
         if prepares_inputs(self.model):
             inputs = self.model.prepare_inputs_for_generation(
-                tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
+                tokens, next_sequence_length=num_new, is_first_iteration=num_new in (None, tokens.shape[1]), **inputs
             )
             # Such a method usually calls that of transformers. With a static cache, that makes the mask of the decoder
             # four-dimensional, but the model computes positions from a two-dimensional mask. So the given mask takes
             # its place.
-            inputs["decoder_attention_mask"] = self.rows.get("decoder_attention_mask")
+            inputs["decoder_attention_mask"] = mask
             # An adapter of peft replaces the cache by its prefix, under the old name.
             inputs[CACHE] = inputs.pop("past_key_values", inputs.get(CACHE))
         else:
@@ -608,8 +657,6 @@ class ForwardSteps:
         rows = (sentences[:, None] * num_beams + beams[sentences]).flatten()
         if self.cache is not None:
             self.cache.self_attention_cache.reorder_cache(rows)
-        if (mask := self.rows.get("decoder_attention_mask")) is not None:
-            self.rows["decoder_attention_mask"] = nn.functional.pad(mask, (0, 1), value=1)
         if staying is None:
             return
         self.rows = {name: x[rows] for name, x in self.rows.items()}

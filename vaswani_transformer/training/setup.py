@@ -12,7 +12,7 @@ from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs
-from ..data.preparation import read_preparation
+from ..data.preparation import Prepared
 from ..devices import allow_tf32, check_processes, choose_precision, compile_once, turn_off_cudnn_attention
 from ..files import find_changes, find_damage
 from ..kernels.cpu import speed_up_training
@@ -61,7 +61,7 @@ class RunParts:
 
 def build_run(
     recipe: Recipe,
-    data: Path,
+    data: Prepared,
     run: Path,
     *,
     init_from: str | None = None,
@@ -75,7 +75,7 @@ def build_run(
     """Return the parts of a run. Nothing is written into `run` yet.
 
     Args:
-        data: a folder written by `vaswani prepare`.
+        data: what `read_prepared` read.
         run: the folder to write, or to continue. All processes must see it.
         init_from: a model whose weights a new run starts from. A run that continues does not read it again.
         seed: the seed of initialisation, dropout and the order of the data.
@@ -91,7 +91,6 @@ def build_run(
             `DevelopmentSet`.
 
     Raises:
-        FileNotFoundError: if `data` holds no prepared data.
         ModuleNotFoundError: if the package of the tracker is missing.
         ValueError: if a file of the data is damaged; if Accelerate does not know the tracker; if the launcher asks for
             FSDP or DeepSpeed; if `init_from` has another architecture than the recipe; or if `init_from` has another
@@ -99,8 +98,9 @@ def build_run(
     """
     accelerator = _build_accelerator(mixed_precision, report_to, run)
     device = accelerator.device.type
-    preparation, tokenizer, train_pairs, dev_pairs = _load_data(data, accelerator)
-    recipe = _complete_recipe(recipe, preparation, tokenizer, device)
+    train_pairs, dev_pairs = _load_pairs(data, accelerator)
+    preparation, tokenizer = data.description, data.tokenizer
+    recipe = _complete_recipe(recipe, data, device)
     if accumulation_steps is None:
         accumulation_steps = _choose_accumulation_steps(recipe, accelerator)
     model, init_fingerprint = _build_model(
@@ -138,7 +138,7 @@ def build_run(
         log_interval=log_interval,
         accelerator=accelerator,
         train_pairs=train_pairs,
-        dev_set=DevelopmentSet(accelerator, dev_pairs, data / DEV_FILE, tokenizer, score_dev),
+        dev_set=DevelopmentSet(accelerator, dev_pairs, data.folder / DEV_FILE, tokenizer, score_dev),
         model=wrapped,
         forward=compile_once(wrapped) if recipe.compile else wrapped,
         optimizer=accelerated,
@@ -185,27 +185,24 @@ def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: 
     return accelerator
 
 
-def _load_data(
-    data: Path, accelerator: Accelerator
-) -> tuple[dict, PreTrainedTokenizerFast, TokenizedPairs, TokenizedPairs]:
-    """Return the description of prepared data, its tokenizer, its training pairs and its development pairs."""
-    preparation = read_preparation(data)
-    (damage,) = broadcast_object_list([accelerator.is_main_process and find_damage(data, preparation["files"])])
+def _load_pairs(data: Prepared, accelerator: Accelerator) -> list[TokenizedPairs]:
+    """Return the training pairs and the development pairs."""
+    is_first = accelerator.is_main_process
+    (damage,) = broadcast_object_list([is_first and find_damage(data.folder, data.description["files"])])
     if damage:
         raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
-    sets = [TokenizedPairs.load(data / name, pad_token_id=tokenizer.pad_token_id) for name in ("train", "dev")]
-    return preparation, tokenizer, *sets
+    pad_token_id = data.tokenizer.pad_token_id
+    return [TokenizedPairs.load(data.folder / name, pad_token_id=pad_token_id) for name in ("train", "dev")]
 
 
-def _complete_recipe(recipe: Recipe, preparation: dict, tokenizer: PreTrainedTokenizerFast, device: str) -> Recipe:
+def _complete_recipe(recipe: Recipe, data: Prepared, device: str) -> Recipe:
     """Return `recipe` with the values that the prepared data and the device decide."""
     return replace(
         recipe,
-        vocab_size=len(tokenizer),
-        subword_model=type(tokenizer.backend_tokenizer.model).__name__.lower(),
-        max_length=preparation["max_length"],
-        max_length_ratio=preparation["max_length_ratio"],
+        vocab_size=len(data.tokenizer),
+        subword_model=type(data.tokenizer.backend_tokenizer.model).__name__.lower(),
+        max_length=data.description["max_length"],
+        max_length_ratio=data.description["max_length_ratio"],
         compile=device == "cuda" if recipe.compile is None else recipe.compile,
     )
 

@@ -92,6 +92,7 @@ class EnsembleSteps:
 
     # `ForwardSteps` keeps here what its last call of `forward` returned. An ensemble has no single output.
     outputs = None
+    way = None  # The members are checked one by one, see `Translator`.
 
     def __init__(self, members: Sequence[Steps]):
         self.members = members

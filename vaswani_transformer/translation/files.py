@@ -74,7 +74,7 @@ def translate_file(
     to_lines: Callable,
     settings: dict[str, object],
     processes: PartialState,
-) -> tuple[int, str]:
+) -> None:
     """Translate the lines of `source` into `output`, and continue where an earlier call was stopped.
 
     Each process translates a share of the missing windows. The number of processes may change between calls, and has no
@@ -86,9 +86,6 @@ def translate_file(
         to_lines: (the hypotheses of a sentence, its number from 1 on) -> lines of the file.
         settings: everything on which the output depends, except the text; as JSON values.
         processes: from `find_processes`. Processes on several machines must all see the folder of `output`.
-
-    Returns:
-        what `survey` says of the translated text.
 
     Raises:
         FileNotFoundError: if `source` does not exist, or if a process on another machine does not see the
@@ -105,7 +102,7 @@ def translate_file(
         translator.num_joined = 0  # The text is read several times.
         return translator.join_lines(read_lines(source))
 
-    num_lines, digest = survey(read_text())
+    num_lines, digest = _survey(read_text())
     output = output.resolve() if output.is_symlink() else output
     folder = output.with_name(f"{output.name}.partial")
     largest_size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
@@ -148,13 +145,12 @@ def translate_file(
                         file.write(window + _seal(path, sentences, window, key))
         processes.wait_for_everyone()
         if processes.is_main_process:
-            if survey(read_text()) != (num_lines, digest):
+            if _survey(read_text()) != (num_lines, digest):
                 raise ValueError(f"{source} changed while it was translated: repeat the command.")
             _join(_read_windows(read_text(), windows, size, key), folder, output)
-    return num_lines, digest
 
 
-def survey(lines: Iterable[str]) -> tuple[int, str]:
+def _survey(lines: Iterable[str]) -> tuple[int, str]:
     """Return the number of lines of a text and its digest.
 
     Raises:

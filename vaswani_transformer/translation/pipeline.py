@@ -70,9 +70,9 @@ class TranslationPipeline(pipeline_vaswani.TranslationPipeline):
         """Return {"engine": ...} for `generate`, or {} for models of other packages."""
         # The class is examined, because an adapter object of peft would return the method of the model that it wraps.
         # An engine from this method may lack the adapter.
-        if getattr(type(self.model), "find_engine", None) is None:
+        if getattr(type(self.model), "faster", None) is None:
             return {}
-        self._engine = self.model.find_engine(kept=self._engine)
+        self._engine = self.model.faster.find_engine(self.model, kept=self._engine)
         return {"engine": self._engine}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from transformers.utils import ModelOutput
 from ..data.batching import plan_batches
 from ..data.tokenization import warn_of_lost_tokens
 from ..devices import turn_off_cudnn_attention
-from ..engine.engine import find_engine
+from ..engine.engine import Engine, find_engine
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import (
     LINE_BREAK,
@@ -146,12 +146,11 @@ class Translator:
         self.language = (find_languages(vars(model.config)) or ("en",))[0]
         self.splits_sentences = split_sentences
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
-        # If a model has an engine, the translator keeps the engine and not the model, whose memory can then be freed.
-        members = [find_engine(member) or member for member in (model, *ensemble)]
-        self.decoder = members[0]
-        if len(members) > 1:
-            generate_kwargs["engine"] = Ensemble(members)
         self.generate_kwargs = generate_kwargs
+        # From the first batch on, the translator keeps only the engine of a model that has one. The memory of the model
+        # can then be freed.
+        self.models = (model, *ensemble)
+        self._set_members([find_engine(member) or member for member in self.models])
         self.hints = {hint: Lines() for hint in HINTS}
 
     def __call__(
@@ -192,6 +191,11 @@ class Translator:
             on_batch(done * len(sentences) // len(texts) - before)
         rest = iter(translations)
         return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_by_sentence]
+
+    def _set_members(self, members: Sequence[Engine | VaswaniForConditionalGeneration]) -> None:
+        self.decoder, *others = self.members = members
+        if others:
+            self.generate_kwargs["engine"] = Ensemble(members)
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
         """Return batches that together hold each sentence once.
@@ -243,6 +247,12 @@ class Translator:
         """
         cut = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in ids]
         inputs = self.tokenizer.pad({"input_ids": cut}, return_tensors="pt").to(self.device)
+        if self.models:  # A search of one sentence checks each engine while its model exists.
+            for member in self.members:
+                member.generate(**{name: x[-1:] for name, x in inputs.items()}, **NO_RECORDS)
+            pairs = zip(self.models, self.members, strict=True)
+            self._set_members([find_engine(model, kept=member) or model for model, member in pairs])
+            self.models = ()
         return self.decoder.generate(**inputs, **self.generate_kwargs | NO_RECORDS | options)
 
     def find_warnings(self) -> list[str]:
