@@ -297,8 +297,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
         def is_right() -> bool:
-            by_forward = encoded if engine is None else model._encode(call.source, {})
-            return witness.confirms(partial(model._compute, call, by_forward))
+            return witness.confirms(partial(model._compute, call, encoded if engine is None else None))
 
         try:
             run_search(
@@ -551,12 +550,23 @@ class VaswaniGenerationMixin(GenerationMixin):
             input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
         )
 
-    def _compute(self, call: Call, encoded: ModelOutput | tuple, place: Tensor, tokens: LongTensor) -> Tensor:
-        """Return the logits (n, V) of `forward` without a cache, after `tokens` (n, T) for the sentence at `place`."""
-        inputs = call.model_kwargs | {"encoding": encoded[0], "attention_mask": call.source.mask, CACHE: None}
+    def _compute(self, call: Call, encoded: ModelOutput | tuple | None, place: Tensor, tokens: LongTensor) -> Tensor:
+        """Return the logits (n, V) of `forward` without a cache, after `tokens` (n, T) for the sentence at `place`.
+
+        Args:
+            encoded: the output of this model's encoder for all sentences, or `None`.
+        """
         rows = place.expand(len(tokens))
-        inputs = {name: x[rows] if isinstance(x, Tensor) else x for name, x in inputs.items()}
-        steps = ForwardSteps(self, num_beams=1, **inputs | {"cache": None})
+
+        def take(x: object) -> object:
+            return x[rows] if isinstance(x, Tensor) else x
+
+        source = call.source
+        row = source._replace(ids=take(source.ids), embeds=take(source.embeds), mask=take(source.mask))
+        encoded = encoded or source.encoded
+        encoding = self._encode(row, {})[0] if encoded is None else take(encoded[0])
+        others = {name: take(x) for name, x in call.model_kwargs.items() if name != CACHE}
+        steps = ForwardSteps(self, encoding, row.mask, num_beams=1, cache=None, **others)
         steps(tokens)
         return steps.outputs.logits[:, -1]
 
