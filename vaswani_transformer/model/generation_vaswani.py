@@ -561,9 +561,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         def take(x: object) -> object:
             return x[rows] if isinstance(x, Tensor) else x
 
-        source = call.source
-        row = source._replace(ids=take(source.ids), embeds=take(source.embeds), mask=take(source.mask))
-        encoded = encoded or source.encoded
+        row = Source(*map(take, call.source))
+        encoded = encoded or call.source.encoded
         encoding = self._encode(row, {})[0] if encoded is None else take(encoded[0])
         others = {name: take(x) for name, x in call.model_kwargs.items() if name != CACHE}
         steps = ForwardSteps(self, encoding, row.mask, num_beams=1, cache=None, **others)
