@@ -117,7 +117,7 @@ def check_replaceable(folder: Path) -> None:
 def reset_modes(folder: Path) -> None:
     """Let all files below `folder`, which this process has made, have the mode of new files (see `umask`).
 
-    safetensors and others give their files the mode 0600, so that nobody else could read the weights.
+    safetensors and others give their files the mode 0600, so that only their owner could read the weights.
     """
     mode = folder.stat().st_mode & 0o666
     for path in folder.rglob("*"):

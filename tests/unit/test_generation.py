@@ -175,6 +175,13 @@ def test_logits_that_forbid_different_words_do_not_agree():
     assert not agree(logits, torch.tensor([[0.0, -torch.inf]]))
 
 
+def test_logits_that_differ_for_one_word_only_do_not_agree_even_in_half_precision():
+    logits = torch.linspace(-3, 3, 10_000)[None]
+    expected = logits.bfloat16()
+    logits[0, 5] -= 4  # 2 % of the norm of all logits, which is less than bfloat16 may round
+    assert not agree(logits, expected)
+
+
 # Finding the best sums of a score and a log-probability
 
 
